@@ -1,0 +1,1 @@
+"""Publish/subscribe in which order is a quality of service."""

@@ -1,0 +1,98 @@
+"""Commands and indications that every ordering algorithm shares, and the contract of its codec."""
+
+from enum import Enum
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from orderwire.kernel import Core, Destinations, Instant, ProcessId
+
+
+class Multicast(msgspec.Struct, frozen=True, gc=False):
+    """Command: send this payload to these processes (the sender itself may be one of them)."""
+
+    payload: bytes
+    destinations: Destinations
+
+
+class Lost(msgspec.Struct, frozen=True, gc=False):
+    """Command: the link has given up on copies `first` … `last` of those `source` sent to me.
+
+    Copies are counted by the link from 0, in the order of the source's Send effects to me.
+    """
+
+    source: ProcessId
+    first: int
+    last: int
+
+
+class DiscardReason(Enum):
+    """Why a message that arrived was not delivered."""
+
+    LATE = "late"
+    DUPLICATE = "duplicate"
+    FUTURE = "future"
+    """Stamped further ahead of the local clock than ε and the guard allow."""
+
+
+class Sent(msgspec.Struct, frozen=True, gc=False):
+    """Indication: the message of the last Multicast got this number and this stamp."""
+
+    number: int
+    """How many messages this process had sent before, in this group: its own send number from 0."""
+    stamp: Instant
+    destinations: Destinations
+    control_bytes: int
+    """Encoded control information of all its copies together, in bytes."""
+
+
+class Delivered(msgspec.Struct, frozen=True, gc=False):
+    """Indication: hand this message to the application."""
+
+    source: ProcessId
+    number: int
+    stamp: Instant
+    arrived: Instant
+    """This process's clock when the copy was received; equals the send for a copy to oneself."""
+    payload: bytes
+    destinations: Destinations
+    control_bytes: int
+    """Encoded control information of this copy, in bytes: everything but the payload."""
+
+
+class Discarded(msgspec.Struct, frozen=True, gc=False):
+    """Indication: this copy was dropped for ever."""
+
+    source: ProcessId
+    number: int
+    stamp: Instant
+    arrived: Instant
+    reason: DiscardReason
+    control_bytes: int
+    payload_bytes: int
+
+
+OrderingCommand = Multicast | Lost
+OrderingIndication = Sent | Delivered | Discarded
+
+PduT = TypeVar("PduT")
+
+
+class Codec(Protocol[PduT]):
+    """How an algorithm's PDU looks on the wire.  One instance per member: it may keep caches."""
+
+    def encode(self, pdu: PduT) -> bytes:
+        """Return the whole PDU, control information first, payload last."""
+        ...
+
+    def decode(self, data: bytes | memoryview) -> PduT:
+        """Parse what `encode` wrote.  Raises RemoteProtocolError on anything else."""
+        ...
+
+
+class Ordering(Core[OrderingCommand, PduT], Protocol[PduT]):
+    """An ordering algorithm: a core whose commands and indications are those of this module.
+
+    Effects of `submit(Multicast)`: one Send per remote destination (ascending), Indicate(Sent), and
+    Indicate(Delivered) when the sender is a destination itself.
+    """

@@ -1,0 +1,1 @@
+"""The data pipeline on Apache Spark: source, lake, ingest, audit, metrics, count."""

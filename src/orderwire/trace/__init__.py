@@ -1,0 +1,1 @@
+"""What happened, as typed records with units in names."""
