@@ -1,1 +1,1 @@
-"""Registers the Spark data source `orderwire` (Spark imports every top-level `pyspark_*` module)."""
+"""Registers the Spark data source `orderwire`: Spark imports top-level `pyspark_*` modules."""

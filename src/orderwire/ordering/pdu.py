@@ -76,6 +76,7 @@ OrderingCommand = Multicast | Lost
 OrderingIndication = Sent | Delivered | Discarded
 
 PduT = TypeVar("PduT")
+PduT_contra = TypeVar("PduT_contra", contravariant=True)
 
 
 class Codec(Protocol[PduT]):
@@ -90,7 +91,7 @@ class Codec(Protocol[PduT]):
         ...
 
 
-class Ordering(Core[OrderingCommand, PduT], Protocol[PduT]):
+class Ordering(Core[OrderingCommand, PduT_contra], Protocol[PduT_contra]):
     """An ordering algorithm: a core whose commands and indications are those of this module.
 
     Effects of `submit(Multicast)`: one Send per remote destination (ascending), Indicate(Sent), and

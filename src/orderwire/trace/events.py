@@ -34,7 +34,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     epsilon_ns: int = 0
     """Bound on the difference of any two clocks."""
     clock: str = "shared"
-    """`shared`: all `time_ns` are readings of one clock (simulator, one host).  `local`: several."""
+    """`shared`: all `time_ns` are readings of one clock (simulator, one host); else `local`."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -47,7 +47,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """0, 1, 2 … in the process's own timeline, without holes, over all kinds."""
     kind: EventKind
     time_ns: int
-    """When: the run's common time where there is one (`RunSettings.clock`), else the local clock."""
+    """The run's common time where there is one (`RunSettings.clock`), else the local clock."""
     clock_ns: int
     """The process's own clock, by which it judges lifetimes."""
     source: int = -1
