@@ -1,0 +1,60 @@
+# Daily work.  `just` alone lists the recipes; each runs inside `uv run`, which keeps the environment.
+set shell := ["bash", "-euo", "pipefail", "-c"]
+
+pytest := "uv run pytest -q"
+
+[private]
+default:
+    @just --list
+
+# Format, lint, types, imports, papers, unit tests: before every commit
+check: static
+    timeout 600 {{pytest}} -m "not slow" tests/test_tidy.py tests/unit tests/papers tests/vectors
+
+# The whole suite, cheapest first, each tier with a time limit
+test: static
+    timeout 600 {{pytest}} -m "not slow" tests/test_tidy.py tests/unit tests/papers tests/vectors
+    timeout 900 {{pytest}} -m "not slow" tests/properties tests/simulation
+    timeout 900 {{pytest}} -m "not slow" tests/contract tests/interop
+    timeout 900 {{pytest}} -m "not slow" tests/pipeline
+
+# What no test runs: format, lint, types, import contracts, the papers' table
+static:
+    uv run ruff format --check
+    uv run ruff check
+    uv run mypy
+    uv run lint-imports
+    uv run python docs/papers/build.py --check
+
+# The big sweeps: 10,000 seeded runs per algorithm and the long audits
+slow:
+    {{pytest}} -m slow --timeout 3600 tests
+
+sim:
+    {{pytest}} -m "not slow" tests/simulation tests/properties
+
+interop:
+    {{pytest}} -m interop tests
+
+spark:
+    {{pytest}} -m spark tests
+
+# Every benchmark prints one JSON object; run them on a quiet machine, one at a time
+bench:
+    for file in benchmarks/*.py; do grep -q '"--json"' "$file" && uv run python "$file" --json; done
+
+# Write docs/papers.md from docs/papers/*.toml
+papers:
+    uv run python docs/papers/build.py
+
+# Generate the Kafka codec again from the message definitions
+codec:
+    uv run python -m orderwire.broker.wire.generate
+
+# Refresh the pins in pyproject.toml from what is installed now
+pins:
+    uv run python docs/pins.py
+
+format:
+    uv run ruff format
+    uv run ruff check --fix
