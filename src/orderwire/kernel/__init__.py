@@ -11,6 +11,16 @@ from orderwire.kernel.ids import (
     destinations,
     members_of,
 )
+from orderwire.kernel.inputs import (
+    Input,
+    InputsHeader,
+    Received,
+    Submitted,
+    Woken,
+    read_inputs,
+    submitted,
+    write_input,
+)
 from orderwire.kernel.probes import probe
 from orderwire.kernel.time import NS_PER_MS, NS_PER_S, NS_PER_US, Instant, exact_ns, ms, us
 from orderwire.kernel.wire import read_varint, varint_bytes, write_varint
@@ -26,21 +36,29 @@ __all__ = [
     "Effect",
     "Effects",
     "Indicate",
+    "Input",
+    "InputsHeader",
     "Instant",
     "LocalProtocolError",
     "OrderwireError",
     "ProcessId",
+    "Received",
     "RemoteProtocolError",
     "Send",
+    "Submitted",
     "Via",
+    "Woken",
     "destinations",
     "exact_ns",
     "members_of",
     "ms",
     "probe",
+    "read_inputs",
     "read_varint",
     "stream",
+    "submitted",
     "us",
     "varint_bytes",
+    "write_input",
     "write_varint",
 ]

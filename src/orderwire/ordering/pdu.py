@@ -8,14 +8,14 @@ import msgspec
 from orderwire.kernel import Core, Destinations, Instant, ProcessId
 
 
-class Multicast(msgspec.Struct, frozen=True, gc=False):
+class Multicast(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Command: send this payload to these processes (the sender itself may be one of them)."""
 
     payload: bytes
     destinations: Destinations
 
 
-class Lost(msgspec.Struct, frozen=True, gc=False):
+class Lost(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Command: the link has given up on copies `first` … `last` of those `source` sent to me.
 
     Copies are counted by the link from 0, in the order of the source's Send effects to me.
