@@ -33,6 +33,8 @@ class DiscardReason(Enum):
     DUPLICATE = "duplicate"
     FUTURE = "future"
     """Stamped further ahead of the local clock than ε and the guard allow."""
+    FULL = "full"
+    """Too many messages wait already: dropped as if the network had lost it."""
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False):

@@ -1,0 +1,49 @@
+"""The ordering algorithms by name."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orderwire.kernel import LocalProtocolError, ProcessId
+from orderwire.ordering.pdu import Codec, Ordering
+from orderwire.ordering.settings import OrderingSettings
+from orderwire.ordering.unordered import Unordered, UnorderedCodec
+
+__all__ = ["ALGORITHMS", "Algorithm", "OrderingSettings", "algorithm"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """One entry of the catalog."""
+
+    name: str
+    summary: str
+    create: Callable[[ProcessId, OrderingSettings], Ordering[Any]]
+    codec: Callable[[ProcessId, OrderingSettings], Codec[Any]]
+    expectation: str | None = None
+    """Which expectation of the causal test vectors it must meet, e.g. "exact"."""
+    twin: bool = False
+    """A slow, literal form that tests compare with the one that is used."""
+
+
+ALGORITHMS: Mapping[str, Algorithm] = {
+    entry.name: entry
+    for entry in (
+        Algorithm(
+            name="unordered",
+            summary="Deliver at once, in any order: the control group.",
+            create=Unordered,
+            codec=UnorderedCodec,
+        ),
+    )
+}
+
+
+def algorithm(name: str) -> Algorithm:
+    """Return the catalog's entry of this name.  Raises LocalProtocolError if there is none."""
+    try:
+        return ALGORITHMS[name]
+    except KeyError:
+        raise LocalProtocolError(
+            f"no ordering algorithm {name!r}; there are {', '.join(ALGORITHMS)}"
+        ) from None
