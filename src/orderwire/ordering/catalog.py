@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from orderwire.kernel import LocalProtocolError, ProcessId
+from orderwire.ordering.fifo import Fifo, FifoCodec
+from orderwire.ordering.jang_delta import JangDelta
+from orderwire.ordering.jang_delta_codec import JangDeltaCodec
+from orderwire.ordering.jang_delta_reference import JangDeltaReference
 from orderwire.ordering.pdu import Codec, Ordering
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.ordering.unordered import Unordered, UnorderedCodec
@@ -34,6 +38,27 @@ ALGORITHMS: Mapping[str, Algorithm] = {
             summary="Deliver at once, in any order: the control group.",
             create=Unordered,
             codec=UnorderedCodec,
+        ),
+        Algorithm(
+            name="fifo",
+            summary="Deliver each sender's messages in the order it sent them.",
+            create=Fifo,
+            codec=FifoCodec,
+        ),
+        Algorithm(
+            name="jang-delta",
+            summary="Deliver in Δ-causal order, in time or not at all.  [S000]",
+            create=JangDelta,
+            codec=JangDeltaCodec,
+            expectation="exact",
+        ),
+        Algorithm(
+            name="jang-delta-reference",
+            summary="The same in the literal form of the corrected paper; slow.",
+            create=JangDeltaReference,
+            codec=JangDeltaCodec,
+            expectation="exact",
+            twin=True,
         ),
     )
 }
