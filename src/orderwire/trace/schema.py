@@ -1,0 +1,136 @@
+"""The trace as an Arrow table: one column per field of `Event`, in its order.
+
+The version is in the schema's metadata.  A reader refuses a version that it does not know, by name.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from orderwire.kernel import OrderwireError
+from orderwire.trace.events import Event, EventKind
+
+SCHEMA_VERSION = "1"
+VERSION_KEY = b"orderwire.trace.version"
+KEY_COLUMNS = ("run_id", "process", "position")
+"""Unique together; a trace is sorted by them."""
+
+_FIELDS: tuple[tuple[str, pa.DataType, bool], ...] = (
+    ("run_id", pa.string(), False),
+    ("process", pa.int32(), False),
+    ("position", pa.int64(), False),
+    ("kind", pa.string(), False),
+    ("time_ns", pa.int64(), False),
+    ("clock_ns", pa.int64(), False),
+    ("source", pa.int32(), False),
+    ("number", pa.int64(), False),
+    ("stamp_ns", pa.int64(), False),
+    ("arrived_ns", pa.int64(), False),
+    ("destinations", pa.binary(), False),
+    ("reason", pa.string(), False),
+    ("control_bytes", pa.int32(), False),
+    ("payload_bytes", pa.int32(), False),
+    ("detail", pa.string(), False),
+    ("vector_clock", pa.list_(pa.int64()), True),
+)
+
+_SCHEMA = pa.schema(
+    [pa.field(name, kind, nullable) for name, kind, nullable in _FIELDS],
+    metadata={VERSION_KEY: SCHEMA_VERSION.encode()},
+)
+
+
+class TraceError(OrderwireError):
+    """What was given is no complete, readable trace."""
+
+
+class TraceVersionError(TraceError):
+    """The trace was written in a version of the schema that this reader does not know."""
+
+
+def arrow_schema() -> pa.Schema:
+    """Return the trace's Arrow schema, with its version in the metadata."""
+    return _SCHEMA
+
+
+def spark_ddl() -> str:
+    """Return the same columns as a Spark schema, for readers that want one."""
+    names = {
+        pa.string(): "STRING",
+        pa.int32(): "INT",
+        pa.int64(): "BIGINT",
+        pa.binary(): "BINARY",
+        pa.list_(pa.int64()): "ARRAY<BIGINT>",
+    }
+    return ", ".join(
+        f"{name} {names[kind]}{'' if nullable else ' NOT NULL'}" for name, kind, nullable in _FIELDS
+    )
+
+
+def check_schema(schema: pa.Schema, origin: str) -> None:
+    """Refuse a schema that is not this version's.
+
+    Raises TraceVersionError on another version and TraceError on missing or other columns; both
+    name `origin`, the file or topic that it came from.
+    """
+    version = (schema.metadata or {}).get(VERSION_KEY)
+    if version is None:
+        raise TraceError(
+            f"{origin} is no Orderwire trace: its Arrow metadata has no"
+            f" {VERSION_KEY.decode()!r} (columns: {', '.join(schema.names[:6])} …)"
+        )
+    if version != SCHEMA_VERSION.encode():
+        raise TraceVersionError(
+            f"{origin} is a trace of schema version {version.decode(errors='replace')!r};"
+            f" this release reads version {SCHEMA_VERSION!r}. Read it with the release that"
+            " wrote it, or record the run again"
+        )
+    for name, kind, _ in _FIELDS:
+        at = schema.get_field_index(name)
+        if at < 0:
+            raise TraceError(f"{origin} claims version {SCHEMA_VERSION} but has no column {name!r}")
+        if schema.field(at).type != kind:
+            raise TraceError(
+                f"{origin}: column {name!r} is {schema.field(at).type}, expected {kind}"
+            )
+
+
+def table_from_events(events: Iterable[Event]) -> pa.Table:
+    """Return these events as a table of `arrow_schema()`, in their order."""
+    rows = list(events)
+    columns: dict[str, pa.Array] = {}
+    for name, kind, _ in _FIELDS:
+        if name == "kind":
+            columns[name] = pa.array([event.kind.value for event in rows], kind)
+        else:
+            columns[name] = pa.array([getattr(event, name) for event in rows], kind)
+    return pa.table(columns, schema=_SCHEMA)
+
+
+def events_from_table(table: pa.Table | pa.RecordBatch) -> list[Event]:
+    """Return the events of a table of this version, in its order.  Raises TraceError."""
+    check_schema(table.schema, "this table")
+    names = [name for name, _, _ in _FIELDS]
+    kinds = {kind.value: kind for kind in EventKind}
+    columns: Sequence[list[object]] = [table.column(name).to_pylist() for name in names]
+    events = []
+    for row in zip(*columns, strict=True):
+        fields = dict(zip(names, row, strict=True))
+        kind = kinds.get(str(fields["kind"]))
+        if kind is None:
+            raise TraceError(
+                f"unknown kind {fields['kind']!r} at process {fields['process']}, position"
+                f" {fields['position']}; known are {', '.join(kinds)}"
+            )
+        fields["kind"] = kind
+        events.append(Event(**fields))
+    return events
+
+
+def sort_trace(table: pa.Table) -> pa.Table:
+    """Return the table sorted by run, process and position; the same object when it is already."""
+    if table.num_rows < 2:
+        return table
+    order = pc.sort_indices(table, [(name, "ascending") for name in KEY_COLUMNS])
+    return table.take(order)
