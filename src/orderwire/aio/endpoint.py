@@ -12,139 +12,110 @@ from typing import Self
 
 import msgspec
 
+from orderwire.aio import frames
+from orderwire.aio.channel import PDU_BYTES_MAX, Channel
 from orderwire.aio.clock import GroupClock
-from orderwire.aio.stream import FrameKind, Hello, Stream
-from orderwire.kernel import (
-    Instant,
-    LocalProtocolError,
-    ProcessId,
-    RemoteProtocolError,
-    Via,
+from orderwire.aio.datagram import (
+    Address,
+    DatagramSocket,
+    datagram_bytes,
+    open_multicast_socket,
+    open_socket,
+    send_multicasts_on,
 )
+from orderwire.aio.frames import HEAD, HEAD_BYTES, Kind
+from orderwire.aio.impairment import DrawnFates, Fates, Impairer, Impairment
+from orderwire.aio.link import WINDOW_BYTES_MAX, Counters, Lane, Link
+from orderwire.aio.stream import FrameKind, Hello, Stream
+from orderwire.kernel import NS_PER_S, Instant, LocalProtocolError, ProcessId, RemoteProtocolError
+
+__all__ = ["PDU_BYTES_MAX", "Address", "Channel", "Counters", "Endpoint", "EndpointSettings"]
 
 _LOG = logging.getLogger(__name__)
-
-Address = tuple[str, int]
-"""Host and port."""
-
-PDU_BYTES_MAX = 1 << 20
-"""Largest encoded PDU; what does not fit a datagram goes over the stream."""
 
 CONTROL_WAITING_MAX = 65_536
 """Control messages that may wait for a member that is not connected yet."""
 
-_HEADER = struct.Struct("<HQHQ")
-_CONNECT_WAIT_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+CHANNELS_MAX = 0xFFFF
+ANONYMOUS_MAX = 64
+"""Accepted connections that have not said who they are."""
+
+HELLO_WAIT_S = 5.0
+"""How long a connection may take to say who it is."""
+
+_CONNECT_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_CONNECT_WAIT_S = 3.0
+_REDIAL_PAUSE_S = 0.5
+_PORT_TRIES = 16
 
 
-class Counters(msgspec.Struct):
-    """What a channel counted about one peer.  In copies, unless it says otherwise."""
+class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How an endpoint uses the network."""
 
-    sent: int = 0
-    received: int = 0
-    retransmitted: int = 0
-    nacked: int = 0
-    lost: int = 0
-    duplicate: int = 0
-    malformed: int = 0
-
-
-class Channel:
-    """One numbered lane between all members; copies are counted per peer, from 0."""
-
-    def __init__(self, endpoint: "Endpoint", number: int, lifetime_ns: int | None) -> None:
-        self._endpoint = endpoint
-        self.number = number
-        self.lifetime_ns = lifetime_ns
-        self._next: dict[ProcessId, int] = {}
-        self._expected: dict[ProcessId, int] = {}
-        self._counters: dict[ProcessId, Counters] = {}
-        self.on_pdu: Callable[[ProcessId, memoryview, Instant], None] | None = None
-        self.on_lost: Callable[[ProcessId, int, int], None] | None = None
-        self.on_settled: Callable[[], None] | None = None
-
-    def attach(
-        self,
-        on_pdu: Callable[[ProcessId, memoryview, Instant], None],
-        on_lost: Callable[[ProcessId, int, int], None],
-        on_settled: Callable[[], None],
-    ) -> None:
-        """Set the receiver.
-
-        `on_pdu(source, data, arrived)` gets every copy once (`data` is valid until it returns),
-        `on_lost(source, first, last)` what the link gave up on, `on_settled()` follows each batch.
-        """
-        self.on_pdu, self.on_lost, self.on_settled = on_pdu, on_lost, on_settled
-
-    def detach(self) -> None:
-        """Receive nothing any more."""
-        self.on_pdu = self.on_lost = self.on_settled = None
-
-    def counters(self, peer: ProcessId) -> Counters:
-        """Return what was counted about this peer."""
-        found = self._counters.get(peer)
-        if found is None:
-            found = self._counters[peer] = Counters()
-        return found
-
-    def send(
-        self,
-        to: ProcessId,
-        data: bytes,
-        deadline: Instant | None = None,
-        via: Via = Via.DATAGRAM,
-    ) -> None:
-        """Send one PDU; it goes out when the loop turns.
-
-        The deadline is now + the channel's lifetime unless given.
-        Raises LocalProtocolError for an unknown peer or a PDU above PDU_BYTES_MAX.
-        """
-        if len(data) > PDU_BYTES_MAX:
-            raise LocalProtocolError(
-                f"PDU of {len(data)} bytes is larger than PDU_BYTES_MAX = {PDU_BYTES_MAX}"
-            )
-        number = self._next.get(to, 0)
-        self._next[to] = number + 1
-        self.counters(to).sent += 1
-        self._endpoint._send(to, self.number, number, data, via)
-
-    def broadcast(
-        self, data: bytes, deadline: Instant | None = None, via: Via = Via.DATAGRAM
-    ) -> None:
-        """Send one PDU to every other member."""
-        for peer in self._endpoint.peers:
-            self.send(peer, data, deadline, via)
-
-    async def drain(self) -> None:
-        """Wait until there is room to send more."""
-        await asyncio.sleep(0)
+    offload: bool = True
+    """Let the kernel cut and merge datagrams (UDP_SEGMENT, UDP_GRO) where it can."""
+    datagram_bytes_max: int | None = None
+    """Largest datagram with its head; None: what the path to the peer takes unfragmented."""
+    multicast: Address | None = None
+    """Group address and port for what goes to all members; None: a datagram for each."""
+    multicast_interface: str = "127.0.0.1"
+    """Address of the interface for multicasts."""
 
 
 class Endpoint:
     """A member's place on the network.  Make one with `await Endpoint.open(…)`."""
 
     def __init__(
-        self, me: ProcessId, clock: GroupClock, server: asyncio.Server, udp: socket.socket
+        self,
+        me: ProcessId,
+        clock: GroupClock,
+        settings: EndpointSettings,
+        server: asyncio.Server,
+        udp: socket.socket,
+        offload: bool,
+        impairment: Impairment | Fates | None,
     ) -> None:
         self.me = me
         self.clock = clock
         self.session = time.time_ns()
+        """This incarnation: larger than that of any earlier one."""
+        self.settings = settings
+        self.address: Address = udp.getsockname()
         self.unknown = 0
         """Datagrams and connections of strangers, dropped."""
+        self.multicasts = settings.multicast is not None
+        self._loop = asyncio.get_running_loop()
+        self._server = server
+        self._udp = DatagramSocket(
+            udp,
+            offload=offload,
+            received=self._received,
+            drained=self._drained,
+            now=clock.now,
+        )
+        self._group: DatagramSocket | None = None
+        self._impairer: Impairer | None = None
+        if impairment is not None:
+            fates = DrawnFates(impairment, me) if isinstance(impairment, Impairment) else impairment
+            self._impairer = Impairer(fates, self._send_now, time.monotonic_ns)
+        self._links: dict[ProcessId, Link] = {}
+        self._by_address: dict[Address, Link] = {}
         self._addresses: dict[ProcessId, Address] = {}
-        self._by_address: dict[Address, ProcessId] = {}
         self._channels: dict[int, Channel] = {}
+        self._timers: dict[ProcessId, tuple[int, asyncio.TimerHandle]] = {}
+        self._dirty: dict[Lane, None] = {}
+        self._dirty_groups: dict[Channel, None] = {}
+        self._flushing = False
+        self._touched: dict[Lane, None] = {}
         self._streams: dict[ProcessId, Stream] = {}
+        self._anonymous: dict[Stream, asyncio.TimerHandle] = {}
         self._waiting: dict[ProcessId, deque[bytes]] = {}
-        self._connecting: dict[ProcessId, asyncio.Task[None]] = {}
+        self._dialling: dict[ProcessId, asyncio.Task[None]] = {}
         self._on_control: Callable[[ProcessId, memoryview], None] | None = None
         self._on_connected: Callable[[ProcessId], None] | None = None
         self._on_disconnected: Callable[[ProcessId], None] | None = None
-        self._buffer = bytearray(1 << 16)
+        self._on_restarted: Callable[[ProcessId], None] | None = None
         self._closing = False
-        self._server = server
-        self._socket = udp
-        self.address: Address = udp.getsockname()
 
     @classmethod
     async def open(
@@ -153,44 +124,90 @@ class Endpoint:
         addresses: Mapping[ProcessId, Address],
         *,
         clock: GroupClock | None = None,
+        settings: EndpointSettings | None = None,
+        impairment: Impairment | Fates | None = None,
     ) -> Self:
         """Bind the member's own address (port 0: any free port) and connect to the others."""
-        host, port = addresses[me]
-        loop = asyncio.get_running_loop()
-        owner: list[Self] = []
-        server = await loop.create_server(lambda: Stream(owner[0]), host, port)
-        udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        udp.setblocking(False)
-        udp.bind(server.sockets[0].getsockname()[:2])
-        endpoint = cls(me, clock or GroupClock(), server, udp)
+        settings = settings or EndpointSettings()
+        server, udp, offload, owner = await _bind(addresses[me], settings.offload)
+        endpoint = cls(me, clock or GroupClock(), settings, server, udp, offload, impairment)
         owner.append(endpoint)
-        loop.add_reader(udp, endpoint._readable)
+        if settings.multicast is not None:
+            endpoint._join_group(udp, settings.multicast)
         for peer in sorted(addresses):
             if peer != me:
                 await endpoint.add_peer(peer, addresses[peer])
         return endpoint
 
+    def _join_group(self, udp: socket.socket, group: Address) -> None:
+        interface = self.settings.multicast_interface
+        send_multicasts_on(udp, interface)
+        self._group = DatagramSocket(
+            open_multicast_socket(group, interface, offload=self._udp.offload),
+            offload=self._udp.offload,
+            received=self._received,
+            drained=self._drained,
+            now=self.clock.now,
+        )
+
     async def add_peer(self, peer: ProcessId, address: Address) -> None:
-        """Learn where this member is; the lower id of a pair connects to the higher."""
-        found = await asyncio.get_running_loop().getaddrinfo(
+        """Learn where this member is; the lower id of a pair connects to the higher.
+
+        Raises LocalProtocolError for a member that is known already, OSError for a host that is
+        not.
+        """
+        if peer in self._links or peer == self.me:
+            raise LocalProtocolError(f"process {peer} is known already")
+        found = await self._loop.getaddrinfo(
             *address, family=socket.AF_INET, type=socket.SOCK_DGRAM
         )
-        resolved = found[0][4]
-        self._addresses[peer] = (str(resolved[0]), int(resolved[1]))
-        self._by_address[self._addresses[peer]] = peer
-        self._connect(peer)
+        resolved: Address = (str(found[0][4][0]), int(found[0][4][1]))
+        link = Link(
+            self.me,
+            peer,
+            self.session,
+            self,
+            monotonic_ns=time.monotonic_ns,
+            receive_window=min(
+                WINDOW_BYTES_MAX, self._udp.receive_bytes // max(2, len(self._links) + 1)
+            ),
+        )
+        self._links[peer] = self._by_address[resolved] = link
+        self._addresses[peer] = resolved
+        for channel in self._channels.values():
+            channel.join(link, self._fit(peer))
+        link.ping(self.clock.now())
+        self._dial(peer)
 
     @property
     def peers(self) -> list[ProcessId]:
         """All other members, ascending."""
-        return sorted(self._addresses)
+        return sorted(self._links)
+
+    def link(self, peer: ProcessId) -> Link:
+        """Return what is known about the way to this member."""
+        return self._links[peer]
 
     def channel(self, number: int, lifetime_ns: int | None = None) -> Channel:
-        """Open a channel; every member that uses it opens it under the same number."""
+        """Open a channel; every member that uses it opens it under the same number.
+
+        With a lifetime (ns) copies are repaired while they can be in time; without one until they
+        have come.  Raises LocalProtocolError when the number is taken.
+        """
+        if not 0 <= number <= CHANNELS_MAX:
+            raise LocalProtocolError(f"channel {number}, expected 0 to {CHANNELS_MAX}")
         if number in self._channels:
             raise LocalProtocolError(f"channel {number} is open already")
         channel = self._channels[number] = Channel(self, number, lifetime_ns)
+        for peer in self.peers:
+            channel.join(self._links[peer], self._fit(peer))
         return channel
+
+    def _fit(self, peer: ProcessId) -> int:
+        limit = self.settings.datagram_bytes_max
+        return (limit or datagram_bytes(self._addresses[peer])) - HEAD_BYTES
+
+    # Callbacks.
 
     def on_control(self, callback: Callable[[ProcessId, memoryview], None]) -> None:
         """Set who gets control messages: `callback(source, data)`, data valid until it returns."""
@@ -204,6 +221,18 @@ class Endpoint:
         """Set who learns that the stream to a member broke; it is tried again by itself."""
         self._on_disconnected = callback
 
+    def on_restarted(self, callback: Callable[[ProcessId], None]) -> None:
+        """Set who learns that a member came back as a new incarnation: its copies count from 0."""
+        self._on_restarted = callback
+
+    def callback_failed(self, error: Exception) -> None:
+        """Report what a callback raised, without giving up the batch it was called in."""
+        self._loop.call_exception_handler(
+            {"message": "a receiver's callback failed", "exception": error}
+        )
+
+    # Control messages.
+
     def is_connected(self, peer: ProcessId) -> bool:
         """Whether the stream to this member stands."""
         return peer in self._streams
@@ -214,12 +243,16 @@ class Endpoint:
         Before the first connection messages wait.  What was under way when a stream broke is gone:
         send the state again when `on_connected` tells of the next one.
         """
+        if to not in self._links:
+            raise LocalProtocolError(f"process {to} is not a peer, expected one of {self.peers}")
+        if len(data) > PDU_BYTES_MAX:
+            raise LocalProtocolError(
+                f"control message of {len(data)} bytes is larger than {PDU_BYTES_MAX}"
+            )
         stream = self._streams.get(to)
         if stream is not None:
             stream.send(FrameKind.CONTROL, data)
             return
-        if to not in self._addresses:
-            raise LocalProtocolError(f"process {to} is not a peer, expected one of {self.peers}")
         waiting = self._waiting.setdefault(to, deque())
         if len(waiting) >= CONTROL_WAITING_MAX:
             raise LocalProtocolError(
@@ -228,128 +261,312 @@ class Endpoint:
         waiting.append(data)
 
     async def close(self) -> None:
-        """Close in reverse order of opening.  What is still under way may be lost."""
+        """Send what is packed and close in reverse order of opening.
+
+        To be sure that all has arrived, `await channel.drain(empty=True)` first.
+        """
+        if self._closing:
+            return
+        self._flush()
         self._closing = True
-        tasks = list(self._connecting.values())
+        tasks = list(self._dialling.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        asyncio.get_running_loop().remove_reader(self._socket)
-        self._socket.close()
-        for stream in list(self._streams.values()):
+        for _, timer in self._timers.values():
+            timer.cancel()
+        for channel in self._channels.values():
+            channel.close()
+        for stream in [*self._streams.values(), *self._anonymous]:
             stream.close()
+        for timer in self._anonymous.values():
+            timer.cancel()
+        if self._impairer is not None:
+            self._impairer.close()
+        if self._group is not None:
+            self._group.close()
+        self._udp.close()
         self._server.close()
-        await asyncio.sleep(0)
+        # Let the transports tell that they are closed, or their sockets are left to the collector.
+        for _ in range(2):
+            await asyncio.sleep(0)
 
-    # Datagrams.
+    # Sending: what channels and links call.
 
-    def _send(self, to: ProcessId, channel: int, number: int, data: bytes, via: Via) -> None:
-        address = self._addresses.get(to)
-        if address is None:
-            raise LocalProtocolError(f"process {to} is not a peer, expected one of {self.peers}")
-        head = _HEADER.pack(self.me, self.session, channel, number)
-        if via is Via.STREAM or len(data) > 60_000:
-            stream = self._streams.get(to)
-            if stream is not None:
-                stream.send(FrameKind.DATA, head, data)
+    def schedule(self, lane: Lane) -> None:
+        """Pack and send this lane's PDUs when the loop turns."""
+        self._dirty[lane] = None
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def schedule_group(self, channel: Channel) -> None:
+        """Pack and send this channel's multicast when the loop turns."""
+        self._dirty_groups[channel] = None
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        if self._closing:
             return
-        with contextlib.suppress(BlockingIOError):
-            self._socket.sendto(head + data, address)
+        for channel in list(self._dirty_groups):
+            channel.flush_group()
+        self._dirty_groups.clear()
+        dirty, self._dirty = self._dirty, {}
+        now = self.clock.now()
+        for lane in dirty:
+            self._channels[lane.channel].seal(lane)
+            lane.link.pump(lane, now)
+            if lane.link.peer not in self._timers:
+                self._arm(lane.link, now)
 
-    def _readable(self) -> None:
-        view = memoryview(self._buffer)
-        touched = set()
-        for _ in range(64):
-            try:
-                size, address = self._socket.recvfrom_into(self._buffer)
-            except BlockingIOError:
-                break
-            source = self._by_address.get(address)
-            if source is None:
+    def datagrams(self, to: ProcessId, data: list[bytes]) -> None:
+        """Send these datagrams to a peer."""
+        if self._impairer is not None:
+            self._impairer.datagrams(to, data)
+        else:
+            self._udp.send(data, self._addresses[to])
+
+    def _send_now(self, to: ProcessId, data: list[bytes]) -> None:
+        if not self._closing:
+            self._udp.send(data, self._addresses[to])
+
+    def multicast(self, data: bytes) -> None:
+        """Send this datagram to the group."""
+        group = self.settings.multicast
+        assert group is not None
+        if self._impairer is None:
+            self._udp.send([data], group)
+            return
+        for peer in self.peers:  # each copy has its own fate
+            self._impairer.datagrams(peer, [data])
+
+    def over_stream(self, to: ProcessId, data: bytes) -> bool:
+        """Send a datagram's content over the stream to a peer."""
+        stream = self._streams.get(to)
+        return stream is not None and stream.send(FrameKind.DATA, data)
+
+    # Receiving.
+
+    def _received(self, data: memoryview, address: Address, arrived: Instant) -> None:
+        link = self._by_address.get(address)
+        if link is None:
+            if address != self.address:  # our own multicasts come back
                 self.unknown += 1
-                continue
-            channel = self._data(source, view[:size])
-            if channel is not None:
-                touched.add(channel.number)
-        for number in sorted(touched):
-            settled = self._channels[number].on_settled
-            if settled is not None:
-                settled()
+            return
+        try:
+            self._dispatch(link, data, arrived)
+        except (RemoteProtocolError, struct.error):
+            link.malformed += 1
 
-    def _data(self, source: ProcessId, data: memoryview) -> Channel | None:
-        if len(data) < _HEADER.size:
-            return None
-        _, _, number, _ = _HEADER.unpack_from(data)
-        channel = self._channels.get(number)
-        if channel is None or channel.on_pdu is None:
-            return None
-        channel.counters(source).received += 1
-        channel.on_pdu(source, data[_HEADER.size :], self.clock.now())
-        return channel
+    def _dispatch(self, link: Link, data: memoryview, arrived: Instant) -> None:
+        kind, flags, source, number, count, session, first, last = HEAD.unpack_from(data)
+        if source != link.peer:
+            raise RemoteProtocolError(f"process {source} at the address of {link.peer}")
+        if session != link.peer_session and not self._greet(link, session):
+            return
+        if kind == Kind.PING:
+            link.answer(first)
+            return
+        if kind == Kind.PONG:
+            link.pong(first)
+            return
+        lane = link.lanes.get(number)
+        if lane is None:
+            link.unclaimed += 1
+            return
+        at = HEAD_BYTES
+        if kind == Kind.REPORT:
+            report = frames.parse_report(data, count, first, last)
+            link.report(lane, report, arrived)
+            if link.peer not in self._timers:
+                self._arm(link, arrived)
+            return
+        if not self._channels[number].attached:
+            link.unclaimed += 1
+            return
+        if kind == Kind.MULTICAST:
+            mine, at = frames.multicast_first(data, first, self.me)
+            if mine is None:
+                return
+            first = mine
+        elif kind == Kind.GONE:
+            link.gone(lane, frames.parse_gone(data, count))
+            self._touched[lane] = None
+            return
+        elif kind != Kind.DATA:
+            raise RemoteProtocolError(f"datagram of kind {kind:#x}")
+        link.data(lane, flags, count, first, last, data, at, arrived)
+        self._touched[lane] = None
+
+    def _greet(self, link: Link, session: int, *, certain: bool = False) -> bool:
+        before = link.restarts
+        accepted = link.greet(session, certain=certain)
+        if link.restarts != before and self._on_restarted is not None:
+            self._on_restarted(link.peer)
+        return accepted
+
+    def _drained(self) -> None:
+        if not self._touched:
+            return
+        touched, self._touched = self._touched, {}
+        now = self.clock.now()
+        for lane in touched:
+            link = lane.link
+            link.after_batch(lane, now)
+            if lane.inbound.gaps:
+                self._arm(link, now)
+        channels = {lane.channel: None for lane in touched}
+        for number in channels:
+            self._channels[number].settle()
+
+    # Timers: one per link.
+
+    def _arm(self, link: Link, now: Instant) -> None:
+        due = link.next_due(now)
+        if due is None or self._closing:
+            return
+        armed = self._timers.get(link.peer)
+        if armed is not None:
+            if armed[0] <= due:
+                return
+            armed[1].cancel()
+        wait_s = max(0, due - now) / NS_PER_S
+        handle = self._loop.call_later(wait_s, self._on_timer, link, due)
+        self._timers[link.peer] = (due, handle)
+
+    def _on_timer(self, link: Link, due: int) -> None:
+        del self._timers[link.peer]
+        now = Instant(max(self.clock.now(), due))
+        lost = [lane.counters.lost for lane in link.lanes.values()]
+        link.on_timer(now)
+        for lane, before in zip(link.lanes.values(), lost, strict=True):
+            if lane.counters.lost != before:
+                self._channels[lane.channel].settle()
+        self._arm(link, now)
 
     # Streams.
 
-    def _connect(self, peer: ProcessId) -> None:
-        if self.me < peer and peer not in self._connecting and not self._closing:
-            self._connecting[peer] = asyncio.create_task(self._dial(peer))
+    def _dial(self, peer: ProcessId) -> None:
+        if self.me < peer and peer not in self._dialling and not self._closing:
+            self._dialling[peer] = self._loop.create_task(self._connect(peer))
 
-    async def _dial(self, peer: ProcessId) -> None:
-        loop = asyncio.get_running_loop()
+    async def _connect(self, peer: ProcessId) -> None:
+        host, port = self._addresses[peer]
+        local = None if self.address[0] == "0.0.0.0" else (self.address[0], 0)
         attempt = 0
         try:
             while True:
-                with contextlib.suppress(OSError):
-                    host, port = self._addresses[peer]
-                    await loop.create_connection(lambda: Stream(self), host, port)
+                with contextlib.suppress(OSError, TimeoutError):
+                    async with asyncio.timeout(_CONNECT_WAIT_S):
+                        await self._loop.create_connection(
+                            lambda: Stream(self, dialled=peer), host, port, local_addr=local
+                        )
                     return
-                await asyncio.sleep(_CONNECT_WAIT_S[min(attempt, len(_CONNECT_WAIT_S) - 1)])
+                await asyncio.sleep(_CONNECT_PAUSES_S[min(attempt, len(_CONNECT_PAUSES_S) - 1)])
                 attempt += 1
         finally:
-            self._connecting.pop(peer, None)
+            self._dialling.pop(peer, None)
 
     def stream_opened(self, stream: Stream) -> None:
-        """Say who we are."""
+        """Say who we are, and wait to hear who they are."""
+        if len(self._anonymous) >= ANONYMOUS_MAX:
+            self.unknown += 1
+            stream.abort()
+            return
+        self._anonymous[stream] = self._loop.call_later(HELLO_WAIT_S, stream.abort)
         stream.send(FrameKind.HELLO, Hello(self.me, self.session).encode())
 
     def stream_frame(self, stream: Stream, kind: int, content: memoryview) -> None:
         """Take a frame; the first must be a member's hello."""
         if stream.peer is None:
-            if kind != FrameKind.HELLO:
-                raise RemoteProtocolError(f"first frame is {kind}, expected HELLO")
-            hello = Hello.decode(content)
-            peer = ProcessId(hello.source)
-            if peer not in self._addresses:
-                self.unknown += 1
-                raise RemoteProtocolError(f"hello of process {peer}, expected one of {self.peers}")
-            stream.peer = peer
-            old = self._streams.pop(peer, None)
-            if old is not None:
-                old.abort()
-            self._streams[peer] = stream
-            for data in self._waiting.pop(peer, ()):
-                stream.send(FrameKind.CONTROL, data)
-            if self._on_connected is not None:
-                self._on_connected(peer)
-        elif kind == FrameKind.CONTROL:
-            if self._on_control is not None:
-                self._on_control(ProcessId(stream.peer), content)
-        elif kind == FrameKind.DATA:
-            channel = self._data(ProcessId(stream.peer), content)
-            if channel is not None and channel.on_settled is not None:
-                channel.on_settled()
-        else:
-            raise RemoteProtocolError(f"frame of kind {kind}")
-
-    def stream_batch(self, stream: Stream) -> None:
-        """Nothing to do after a batch."""
-
-    def stream_closed(self, stream: Stream, error: Exception | None) -> None:
-        """Try again unless we are closing or the stream was replaced."""
-        if stream.peer is None:
+            self._welcome(stream, kind, content)
             return
         peer = ProcessId(stream.peer)
+        if kind == FrameKind.CONTROL:
+            if self._on_control is not None:
+                try:
+                    self._on_control(peer, content)
+                except Exception as error:
+                    self.callback_failed(error)
+        elif kind == FrameKind.DATA:
+            try:
+                self._dispatch(self._links[peer], content, self.clock.now())
+            except (RemoteProtocolError, struct.error):
+                self._links[peer].malformed += 1
+        else:
+            raise RemoteProtocolError(f"frame of kind {kind} after the hello")
+
+    def _welcome(self, stream: Stream, kind: int, content: memoryview) -> None:
+        if kind != FrameKind.HELLO:
+            raise RemoteProtocolError(f"first frame is of kind {kind}, expected HELLO")
+        hello = Hello.decode(content)
+        peer = ProcessId(hello.source)
+        address = stream.address
+        link = self._links.get(peer)
+        if link is None or address is None or address[0] != self._addresses[peer][0]:
+            self.unknown += 1
+            raise RemoteProtocolError(f"hello of process {peer} from {address}: no such member")
+        self._anonymous.pop(stream).cancel()
+        stream.peer = peer
+        old = self._streams.get(peer)
+        self._streams[peer] = stream
+        if old is not None:
+            old.abort()
+        self._greet(link, hello.session, certain=True)
+        now = self.clock.now()
+        link.stream_since = now
+        link.ping(now)
+        for data in self._waiting.pop(peer, ()):
+            stream.send(FrameKind.CONTROL, data)
+        if self._on_connected is not None:
+            self._on_connected(peer)
+
+    def stream_batch(self, stream: Stream) -> None:
+        """Settle what the frames of this read brought."""
+        self._drained()
+
+    def stream_closed(self, stream: Stream, error: Exception | None) -> None:
+        """Connect again unless we are closing or the stream was replaced."""
+        timer = self._anonymous.pop(stream, None)
+        if timer is not None:
+            timer.cancel()
+        if stream.peer is None:
+            if stream.dialled is not None:
+                self._loop.call_later(_REDIAL_PAUSE_S, self._dial, stream.dialled)
+            return
+        peer = ProcessId(stream.peer)
+        if stream.failed is not None:
+            self._links[peer].malformed += 1
+            _LOG.warning("stream of process %d closed: %s", peer, stream.failed)
         if self._streams.get(peer) is stream:
             del self._streams[peer]
             if self._on_disconnected is not None and not self._closing:
                 self._on_disconnected(peer)
-            self._connect(peer)
+            self._dial(peer)
+
+
+async def _bind(
+    address: Address, offload: bool
+) -> tuple[asyncio.Server, socket.socket, bool, list[Endpoint]]:
+    """Return a listener and a UDP socket at the same port.
+
+    The listener's streams belong to the endpoint that the caller puts into the list: nothing is
+    accepted before the loop turns.
+    """
+    loop = asyncio.get_running_loop()
+    owner: list[Endpoint] = []
+    for left in reversed(range(_PORT_TRIES)):
+        server = await loop.create_server(lambda: Stream(owner[0]), *address, family=socket.AF_INET)
+        try:
+            udp, offloads = open_socket(server.sockets[0].getsockname()[:2], offload=offload)
+        except OSError:
+            server.close()
+            # A free TCP port may be taken on UDP: then any other will do.
+            if address[1] != 0 or left == 0:
+                raise
+            continue
+        return server, udp, offloads, owner
+    raise AssertionError("the last try returns or raises")

@@ -3,21 +3,27 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, assert_never
+from typing import Any, Generic, TypeVar, assert_never, cast
 
+from orderwire.aio.channel import Channel
 from orderwire.aio.clock import GroupClock
-from orderwire.aio.endpoint import Channel
 from orderwire.kernel import (
     NS_PER_S,
     NS_PER_US,
     Broadcast,
     Core,
+    Effect,
     Effects,
     Indicate,
+    Input,
     Instant,
+    LocalProtocolError,
     ProcessId,
+    Received,
     RemoteProtocolError,
     Send,
+    Woken,
+    submitted,
 )
 from orderwire.ordering.pdu import Codec, Lost
 
@@ -33,6 +39,8 @@ class Host(Generic[CommandT, PduT, IndicationT]):
     """Runs one core on one channel.
 
     Calls of `submit` from inside `tell` are allowed: their effects follow those being applied.
+    `lost` makes the core's command for copies that the link gave up.  `record` gets every input
+    just before the core does.
     """
 
     def __init__(
@@ -44,6 +52,7 @@ class Host(Generic[CommandT, PduT, IndicationT]):
         tell: Callable[[IndicationT], None],
         *,
         lost: Callable[[ProcessId, int, int], CommandT] = Lost,  # type: ignore[assignment]
+        record: Callable[[Input], None] | None = None,
     ) -> None:
         self._core = core
         self._codec = codec
@@ -51,20 +60,34 @@ class Host(Generic[CommandT, PduT, IndicationT]):
         self._clock = clock
         self._tell = tell
         self._lost = lost
-        self._pending: deque[Any] = deque()
+        self._record = record
+        self._pending: deque[Effect] = deque()
         self._applying = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._armed_for: Instant | None = None
+        self._armed_for = 0
         self._closed = False
         self.malformed: dict[ProcessId, int] = {}
         """PDUs dropped as a peer's fault, by source."""
         channel.attach(self._on_pdu, self._on_lost, self._rearm)
 
     def submit(self, command: CommandT) -> None:
-        """Give the core a command at the present instant.  Raises LocalProtocolError."""
-        assert not self._closed, "host is closed"
-        self._apply(self._core.submit(command, self._clock.now()))
+        """Give the core a command at the present instant.
+
+        Raises LocalProtocolError, also when the channel keeps messages until they have come and is
+        full: await `channel.drain()` before the next one.
+        """
+        channel = self._channel
+        if self._closed:
+            raise LocalProtocolError(f"the host of channel {channel.number} is closed")
+        if channel.full and channel.lifetime_ns is None:
+            raise LocalProtocolError(
+                f"channel {channel.number} is full: await drain() before the next message"
+            )
+        now = self._clock.now()
+        if self._record is not None:
+            self._record(submitted(now, cast(Any, command)))
+        self._apply(self._core.submit(command, now))
         self._rearm()
 
     def close(self) -> None:
@@ -76,6 +99,8 @@ class Host(Generic[CommandT, PduT, IndicationT]):
         self._channel.detach()
 
     def _on_pdu(self, source: ProcessId, data: memoryview, arrived: Instant) -> None:
+        if self._record is not None:
+            self._record(Received(arrived, source, bytes(data)))
         try:
             effects = self._core.receive(source, self._codec.decode(data), arrived)
         except RemoteProtocolError:
@@ -85,7 +110,11 @@ class Host(Generic[CommandT, PduT, IndicationT]):
             self._apply(effects)
 
     def _on_lost(self, source: ProcessId, first: int, last: int) -> None:
-        self._apply(self._core.submit(self._lost(source, first, last), self._clock.now()))
+        command = self._lost(source, first, last)
+        now = self._clock.now()
+        if self._record is not None:
+            self._record(submitted(now, cast(Any, command)))
+        self._apply(self._core.submit(command, now))
 
     def _apply(self, effects: Effects) -> None:
         pending = self._pending
@@ -93,30 +122,41 @@ class Host(Generic[CommandT, PduT, IndicationT]):
         if self._applying:
             return
         self._applying = True
-        channel = self._channel
-        codec = self._codec
+        channel, codec = self._channel, self._codec
         try:
             while pending:
                 effect = pending.popleft()
                 match effect:
-                    case Indicate(indication):
-                        self._tell(indication)
-                    case Send(to, pdu, via):
-                        channel.send(to, codec.encode(pdu), via=via)
-                    case Broadcast(pdu, via):
-                        channel.broadcast(codec.encode(pdu), via=via)
+                    case Indicate():
+                        self._indicate(effect.indication)
+                    case Send():
+                        channel.send(effect.to, codec.encode(effect.pdu), None, effect.via)
+                    case Broadcast():
+                        channel.broadcast(codec.encode(effect.pdu), None, effect.via)
                     case _:
                         assert_never(effect)
         finally:
             self._applying = False
 
+    def _indicate(self, indication: IndicationT) -> None:
+        try:
+            self._tell(indication)
+        except Exception as error:
+            # The effects behind it must not be lost for it.
+            self._loop.call_exception_handler(
+                {"message": "telling the application failed", "exception": error}
+            )
+
     def _rearm(self) -> None:
-        """Make the timer fire no later than the core's next deadline."""
+        """Make the timer fire no later than the core's next deadline.
+
+        A timer that is armed for an earlier instant stays: it fires, finds nothing and moves on,
+        which costs less than a new timer for every message.
+        """
         deadline = self._core.next_deadline()
         if deadline is None or self._closed:
             return
         if self._timer is not None:
-            assert self._armed_for is not None
             if self._armed_for <= deadline:
                 return
             self._timer.cancel()
@@ -127,7 +167,13 @@ class Host(Generic[CommandT, PduT, IndicationT]):
     def _wake(self) -> None:
         self._timer = None
         deadline = self._core.next_deadline()
+        if deadline is None:
+            return
         now = self._clock.now()
-        if deadline is not None and deadline <= now + _EARLY_NS:
-            self._apply(self._core.wake(Instant(max(deadline, now))))
+        if deadline <= now + _EARLY_NS:
+            # Loops fire a hair early: the core's time must reach its own deadline.
+            instant = Instant(max(deadline, now))
+            if self._record is not None:
+                self._record(Woken(instant))
+            self._apply(self._core.wake(instant))
         self._rearm()

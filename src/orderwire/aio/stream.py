@@ -11,7 +11,7 @@ from typing import Protocol, cast
 
 import msgspec
 
-from orderwire.kernel import RemoteProtocolError
+from orderwire.kernel import ProcessId, RemoteProtocolError
 
 FRAME_BYTES_MAX = 4 << 20
 """Largest frame on a stream, without its length."""
@@ -83,8 +83,16 @@ class StreamOwner(Protocol):
 class Stream(asyncio.BufferedProtocol):
     """One connection.  Reads into one buffer that grows to the largest frame and no further."""
 
-    def __init__(self, owner: StreamOwner, *, buffered_bytes_max: int = BUFFERED_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        owner: StreamOwner,
+        *,
+        dialled: ProcessId | None = None,
+        buffered_bytes_max: int = BUFFERED_BYTES_MAX,
+    ) -> None:
         self._owner = owner
+        self.dialled = dialled
+        """Whom we called, when it was us."""
         self._buffer = bytearray(_RECEIVE_BYTES)
         self._view = memoryview(self._buffer)
         self._have = 0

@@ -1,0 +1,228 @@
+"""The sending half of one channel of one link: numbers, packs, keeps until settled, sends again.
+
+PDUs of one loop turn are packed into datagrams.  A datagram is the unit that is sent, kept, asked
+for and sent again; it is kept until the peer has settled it or its deadline has passed.
+No I/O and no clock: the link passes the time.
+"""
+
+from collections import deque
+
+from orderwire.aio.frames import RANGES_MAX, Range, Report
+from orderwire.kernel import NS_PER_MS, Instant
+
+WAITING_BYTES_MAX = 16 << 20
+"""Bytes that may wait for the window of one peer on one channel."""
+
+HEARTBEAT_PAUSE_MIN_NS = 2 * NS_PER_MS
+HEARTBEAT_PAUSE_NS = 10 * NS_PER_MS
+"""First heartbeat after the last datagram; sooner when copies do not live long."""
+
+HEARTBEAT_PAUSE_MAX_NS = 1_000 * NS_PER_MS
+HEARTBEATS_AFTER_EXPIRY_MAX = 10
+"""Heartbeats about copies that have expired, so that a peer learns what it lost at the tail."""
+
+OVERHEAD_BYTES = 768
+"""What the kernel books for a datagram beside its content, about."""
+
+
+class Packet:
+    """One datagram on its way."""
+
+    __slots__ = ("cost", "data", "deadline", "first", "last", "sends", "sent_at", "streamed")
+
+    def __init__(self, first: int, last: int, deadline: int, data: bytes, streamed: bool) -> None:
+        self.first = first
+        self.last = last
+        self.deadline = deadline
+        """0: none."""
+        self.data = data
+        self.cost = len(data) + OVERHEAD_BYTES
+        self.sends = 0
+        self.sent_at = 0
+        self.streamed = streamed
+        """Goes over the stream."""
+
+
+class Outbound:
+    """What one peer is sent on one channel."""
+
+    __slots__ = (
+        "deadline",
+        "dropped",
+        "expired_heartbeats",
+        "fit",
+        "flight",
+        "flight_cost",
+        "heartbeat_pause_ns",
+        "heartbeats",
+        "last_deadline",
+        "last_sent_at",
+        "next_number",
+        "open",
+        "open_bytes",
+        "queue",
+        "queue_bytes",
+        "settled",
+        "unsent",
+    )
+
+    def __init__(self, lifetime_ns: int | None = None) -> None:
+        self.fit = 0
+        """Bytes of PDUs and lengths that one datagram takes; set by the endpoint."""
+        self.heartbeat_pause_ns = HEARTBEAT_PAUSE_NS
+        if lifetime_ns is not None:
+            self.heartbeat_pause_ns = max(
+                HEARTBEAT_PAUSE_MIN_NS, min(HEARTBEAT_PAUSE_NS, lifetime_ns // 8)
+            )
+        self.open: list[bytes] = []
+        """PDUs of the datagram being filled; their numbers begin at `next_number`."""
+        self.open_bytes = 0
+        self.deadline = 0
+        """Deadline given for the open PDUs; 0: the channel's lifetime decides."""
+        self.next_number = 0
+        self.queue: deque[Packet] = deque()
+        """Packed, not sent: waits for the window."""
+        self.queue_bytes = 0
+        self.flight: deque[Packet] = deque()
+        """Sent, not settled; ascending."""
+        self.flight_cost = 0
+        self.unsent = 0
+        """Numbers below have been sent, or dropped before they could be."""
+        self.settled = 0
+        """Numbers below are settled, says the peer."""
+        self.dropped = 0
+        """Copies that expired or were dropped before they were sent at all."""
+        self.heartbeats = 0
+        self.expired_heartbeats = 0
+        self.last_sent_at = 0
+        self.last_deadline = 0
+
+    def enqueue(self, packet: Packet) -> None:
+        """Let a packed datagram wait for its turn."""
+        self.queue.append(packet)
+        self.queue_bytes += len(packet.data)
+
+    def next_packet(self, now: Instant) -> Packet | None:
+        """Take the next datagram to send for the first time; expired ones are dropped."""
+        queue = self.queue
+        while queue:
+            packet = queue.popleft()
+            self.queue_bytes -= len(packet.data)
+            self.unsent = packet.last + 1
+            self.last_deadline = max(self.last_deadline, packet.deadline)
+            if packet.deadline and packet.deadline < now:
+                self.dropped += packet.last - packet.first + 1
+                self._mark_sent(now)
+                continue
+            return packet
+        return None
+
+    def in_flight(self, packet: Packet, now: Instant) -> None:
+        """Note that this datagram was sent for the first time."""
+        packet.sends = 1
+        packet.sent_at = now
+        self.flight.append(packet)
+        self.flight_cost += packet.cost
+        self._mark_sent(now)
+
+    def drop_oldest(self, bytes_max: int) -> None:
+        """Drop waiting datagrams, oldest first, until at most this many bytes wait."""
+        while self.queue and self.queue_bytes > bytes_max:
+            packet = self.queue.popleft()
+            self.queue_bytes -= len(packet.data)
+            self.unsent = packet.last + 1
+            self.dropped += packet.last - packet.first + 1
+
+    def _mark_sent(self, now: Instant) -> None:
+        self.last_sent_at = now
+        self.heartbeats = 0
+        self.expired_heartbeats = 0
+
+    def expire(self, now: Instant) -> int:
+        """Forget sent datagrams whose deadline has passed; return the cost they had."""
+        flight = self.flight
+        freed = 0
+        while flight and flight[0].deadline and flight[0].deadline < now:
+            freed += flight.popleft().cost
+        self.flight_cost -= freed
+        return freed
+
+    def take_report(
+        self, report: Report, now: Instant, rtt_ns: int
+    ) -> tuple[int, list[Packet], list[Range]]:
+        """Forget what is settled.
+
+        Returns the cost of what was forgotten, the datagrams to send again, and the ranges asked
+        for that will never come.
+        """
+        self.settled = max(self.settled, min(report.settled, self.unsent))
+        seen = min(report.seen, self.unsent)
+        missing = report.missing
+        flight = self.flight
+        freed = 0
+        kept: list[Packet] = []
+        again: list[Packet] = []
+        at = 0
+        while flight and flight[0].last < seen:
+            packet = flight.popleft()
+            while at < len(missing) and missing[at].last < packet.first:
+                at += 1
+            if at == len(missing) or missing[at].first > packet.last:
+                freed += packet.cost
+                continue
+            kept.append(packet)
+            if _asked(missing, at, packet) and self._may_go_again(packet, now, rtt_ns):
+                again.append(packet)
+        flight.extendleft(reversed(kept))
+        self.flight_cost -= freed
+        return freed, again, self._gone(missing, kept)
+
+    def _may_go_again(self, packet: Packet, now: Instant, rtt_ns: int) -> bool:
+        """Whether sending again makes sense: not on its way already, and still in time."""
+        if now - packet.sent_at < rtt_ns // 2:
+            return False
+        return not (packet.deadline and now + rtt_ns // 2 > packet.deadline)
+
+    def _gone(self, missing: list[Range], kept: list[Packet]) -> list[Range]:
+        """Return which asked copies, of those sent once, are no longer kept."""
+        gone: list[Range] = []
+        at = 0
+        for first, last, asked in missing:
+            if not asked:
+                continue
+            last = min(last, self.unsent - 1)
+            while at < len(kept) and kept[at].last < first:
+                at += 1
+            index = at
+            while first <= last and len(gone) < RANGES_MAX:
+                if index == len(kept) or kept[index].first > last:
+                    gone.append(Range(first, last))
+                    break
+                if kept[index].first > first:
+                    gone.append(Range(first, kept[index].first - 1))
+                first = kept[index].last + 1
+                index += 1
+        return gone
+
+    def heartbeat_due(self, rtt_ns: int) -> int | None:
+        """When to tell the peer how far we are, because it has not settled everything yet."""
+        if self.settled >= self.unsent or self.expired_heartbeats > HEARTBEATS_AFTER_EXPIRY_MAX:
+            return None
+        pause = max(self.heartbeat_pause_ns, 2 * rtt_ns) << min(self.heartbeats, 16)
+        return self.last_sent_at + min(pause, max(HEARTBEAT_PAUSE_MAX_NS, 2 * rtt_ns))
+
+    def heartbeat_sent(self, now: Instant) -> None:
+        """Note that the peer has been told."""
+        self.last_sent_at = now
+        self.heartbeats += 1
+        if not self.flight:
+            self.expired_heartbeats += 1
+
+
+def _asked(missing: list[Range], at: int, packet: Packet) -> bool:
+    """Whether any copy of this datagram is asked for; ranges before `at` end before it."""
+    while at < len(missing) and missing[at].first <= packet.last:
+        if missing[at].asked:
+            return True
+        at += 1
+    return False
