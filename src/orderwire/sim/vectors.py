@@ -1,0 +1,357 @@
+"""Worked scenarios of causal order: read a file, replay it, compare with what it expects.
+
+The format is one JSON object per scenario: processes, Δ, ε, clocks, sends with the arrival of each
+copy, and per family of algorithms what every process must deliver and discard, at which tick.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from orderwire.kernel import members_of
+from orderwire.ordering.catalog import ALGORITHMS, Algorithm
+from orderwire.ordering.jang_delta_codec import JangDeltaPdu
+from orderwire.sim.schedule import Replayed, Schedule, ScheduledSend, replay
+from orderwire.verify.causal import check_causal_order, check_delta_causal_order
+from orderwire.verify.delta import (
+    check_liveness,
+    check_no_duplicates,
+    check_no_needless_waiting,
+)
+from orderwire.verify.history import rebuild
+from orderwire.verify.verdict import Verdict
+
+FILE_BYTES_MAX = 16 * 1024 * 1024
+OTHER_KINDS: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("rows", "tree", "joinack", "size", "merge", "bootstrap", "population"), "discovery"
+    ),
+    **dict.fromkeys(("logs", "line", "sort", "formula"), "selective total order"),
+    "script": "discovery or selective total order",
+}
+"""Kinds of scenarios whose protocols are not in the catalog."""
+
+
+class VectorError(ValueError):
+    """The file is no scenario of a documented format."""
+
+
+class VectorSend(msgspec.Struct, frozen=True, kw_only=True, rename={"sender": "from"}):
+    """One message of a scenario."""
+
+    id: str
+    t: int
+    sender: str
+    to: list[str]
+    arrive: dict[str, int | None] = {}
+    before_arrivals: bool = False
+
+
+class ProcessExpectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one process must do: (message, local tick), in order."""
+
+    deliver: list[tuple[str, int]] = []
+    discard: list[tuple[str, int]] = []
+
+
+class Tags(msgspec.Struct, frozen=True, kw_only=True, rename={"waits": "DC", "entries": "CI"}):
+    """Control information on the wire, all empty entries sent."""
+
+    waits: dict[str, list[tuple[str, str]]]
+    entries: list[tuple[str, str, list[str]]]
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """A scenario of causal order."""
+
+    name: str
+    processes: list[str]
+    delta: int | None
+    sends: list[VectorSend]
+    epsilon: int = 0
+    clock_offset: dict[str, int] = {}
+    timer_granularity: int = 1
+    stamps: dict[str, int] = {}
+    causal_past: dict[str, list[str]] = {}
+    expect: dict[str, dict[str, ProcessExpectation]] = {}
+    jang_tags: dict[str, Tags] = {}
+    violated_by: dict[str, dict[str, list[list[str]]]] = {}
+    source: str = ""
+    about: str = ""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """One check that failed."""
+
+    file: str
+    algorithm: str
+    why: str
+
+
+class NotCovered(msgspec.Struct, frozen=True):
+    """Part of a file that nothing in the catalog can check yet."""
+
+    file: str
+    expectation: str
+    why: str
+
+
+class Report(msgspec.Struct):
+    """Outcome of all files."""
+
+    files: int = 0
+    checks: int = 0
+    passed: int = 0
+    failed: list[Failure] = []
+    not_covered: list[NotCovered] = []
+
+    def count(self, file: str, algorithm: str, why: str | None) -> None:
+        """Count one check; `why` says what is wrong, None that it passed."""
+        self.checks += 1
+        if why is None:
+            self.passed += 1
+        else:
+            self.failed.append(Failure(file, algorithm, why))
+
+
+def find_files(path: Path) -> list[Path]:
+    """Return the JSON files of a folder and the folders in it, or the file itself."""
+    return sorted(path.rglob("*.json")) if path.is_dir() else [path]
+
+
+def check_file(path: Path, report: Report, algorithms: Mapping[str, Algorithm]) -> None:
+    """Replay one file and count its checks."""
+    report.files += 1
+    file = str(path)
+    try:
+        raw = _read_object(path)
+        if "sends" not in raw and raw.get("kind") in OTHER_KINDS:
+            kind = raw["kind"]
+            missing = f"no algorithm for {OTHER_KINDS[kind]} in the catalog"
+            report.not_covered.append(NotCovered(file, f"kind {kind}", missing))
+            return
+        scenario = read_scenario(raw)
+    except VectorError as error:
+        report.count(file, "-", str(error))
+        return
+    unknown = sorted(set(raw) - set(Scenario.__struct_encode_fields__))
+    for key in unknown:
+        report.not_covered.append(NotCovered(file, key, "not a field of the documented format"))
+    for family in scenario.expect:
+        covering = [entry for entry in algorithms.values() if entry.expectation == family]
+        if not covering:
+            report.not_covered.append(
+                NotCovered(file, family, "no algorithm of this family in the catalog")
+            )
+        for entry in covering:
+            for why in check_scenario(scenario, entry, family):
+                report.count(file, entry.name, why)
+    for variant in scenario.violated_by:
+        report.not_covered.append(
+            NotCovered(file, variant, "deliberately wrong, not in the catalog; see tests/vectors")
+        )
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in this file.  Raises VectorError."""
+    try:
+        size = path.stat().st_size
+        if size > FILE_BYTES_MAX:
+            raise VectorError(f"{size} bytes, at most {FILE_BYTES_MAX} are read")
+        raw = msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise VectorError(f"cannot be read: {error.strerror}") from error
+    except msgspec.DecodeError as error:
+        raise VectorError(f"not JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise VectorError(f"expected a JSON object, got {type(raw).__name__}")
+    return raw
+
+
+def read_scenario(raw: Mapping[str, Any]) -> Scenario:
+    """Return the scenario of a JSON object.  Raises VectorError with what is wrong with it."""
+    if "sends" not in raw:
+        kind = raw.get("kind")
+        what = f"kind {kind!r}" if kind is not None else f"keys {', '.join(sorted(raw)) or 'none'}"
+        raise VectorError(f"no documented format: {what}")
+    try:
+        scenario = msgspec.convert(raw, Scenario)
+    except msgspec.ValidationError as error:
+        raise VectorError(f"malformed scenario: {error}") from error
+    _check_names(scenario)
+    return scenario
+
+
+def _check_names(scenario: Scenario) -> None:
+    """Refuse what cannot be replayed."""
+    processes = scenario.processes
+    known = set(processes)
+    if not processes or len(known) != len(processes):
+        raise VectorError(f"processes {processes} are none, or not distinct")
+    if scenario.timer_granularity < 1 or scenario.epsilon < 0:
+        raise VectorError(
+            f"timer_granularity {scenario.timer_granularity} or epsilon {scenario.epsilon}"
+            " is out of range"
+        )
+    if scenario.delta is not None and scenario.delta < 1:
+        raise VectorError(f"delta {scenario.delta} is not positive")
+    ids: set[str] = set()
+    for send in scenario.sends:
+        if send.id in ids:
+            raise VectorError(f"message {send.id!r} is sent twice")
+        ids.add(send.id)
+        named = {send.sender, *send.to, *send.arrive}
+        if not named <= known:
+            raise VectorError(f"message {send.id!r} names {sorted(named - known)}")
+        others = set(send.to) - {send.sender}
+        if not send.to or set(send.arrive) != others:
+            raise VectorError(
+                f"message {send.id!r} goes to {sorted(others)}, arrivals are given for "
+                f"{sorted(send.arrive)}"
+            )
+        for process, at in send.arrive.items():
+            if at is not None and at < send.t:
+                raise VectorError(f"message {send.id!r} arrives at {process} before it is sent")
+    if not set(scenario.clock_offset) <= known:
+        raise VectorError(f"clock_offset names {sorted(set(scenario.clock_offset) - known)}")
+
+
+def schedule_of(scenario: Scenario) -> Schedule:
+    """Return the scenario as a schedule: processes as numbers."""
+    index = {name: at for at, name in enumerate(scenario.processes)}
+    return Schedule(
+        processes=len(scenario.processes),
+        lifetime=scenario.delta,
+        epsilon=scenario.epsilon,
+        clock_offsets=tuple(scenario.clock_offset.get(name, 0) for name in scenario.processes),
+        timer_granularity=scenario.timer_granularity,
+        sends=tuple(
+            ScheduledSend(
+                id=send.id,
+                at=send.t,
+                sender=index[send.sender],
+                to=tuple(sorted(index[name] for name in set(send.to))),
+                arrive={index[name]: at for name, at in send.arrive.items()},
+                before_arrivals=send.before_arrivals,
+            )
+            for send in scenario.sends
+        ),
+    )
+
+
+def check_scenario(scenario: Scenario, entry: Algorithm, family: str) -> Iterator[str | None]:
+    """Yield one outcome per check: None, or what is wrong."""
+    schedule = schedule_of(scenario)
+    for empties in (False, True):
+        replayed = replay(schedule, entry, run_id=scenario.name, send_empty_entries=empties)
+        yield from _check_deliveries(scenario, family, replayed)
+        yield from _check_stamps(scenario, replayed)
+        if family == "exact":
+            yield from _check_history(scenario, replayed)
+        if not any(
+            isinstance(pdu, JangDeltaPdu)
+            for message in replayed.messages.values()
+            for pdu in message.pdus.values()
+        ):
+            return
+    yield from _check_tags(scenario, replayed)
+
+
+def _check_deliveries(scenario: Scenario, family: str, replayed: Replayed) -> Iterator[str | None]:
+    expected = scenario.expect[family]
+    for name in expected:
+        if name not in scenario.processes:
+            yield f"expectation for {name!r}, which is no process"
+    for index, name in enumerate(scenario.processes):
+        wanted = expected.get(name, ProcessExpectation())
+        for what, got, want in (
+            ("delivers", replayed.delivered[index], wanted.deliver),
+            ("discards", replayed.discarded[index], wanted.discard),
+        ):
+            yield None if got == want else f"{name} {what} {got}, expected {want}"
+
+
+def _check_stamps(scenario: Scenario, replayed: Replayed) -> Iterator[str | None]:
+    for id_, stamp in scenario.stamps.items():
+        message = replayed.messages.get(id_)
+        got = None if message is None else message.stamp
+        yield None if got == stamp else f"{id_} is stamped {got}, expected {stamp}"
+
+
+def _check_history(scenario: Scenario, replayed: Replayed) -> Iterator[str | None]:
+    """Compare causal pasts, and let the oracles judge the run."""
+    history = rebuild(replayed.events)
+    for id_, past in scenario.causal_past.items():
+        message = replayed.messages.get(id_)
+        if message is None:
+            yield f"causal_past names {id_!r}, which is not sent"
+            continue
+        known = history.past_of(history.by_key[message.sender, message.number])
+        got = sorted(replayed.ids[other.key] for other in known)
+        yield None if got == sorted(past) else f"{id_} has the past {got}, expected {past}"
+    slack = scenario.timer_granularity - 1
+    for check in (
+        check_causal_order(history),
+        check_delta_causal_order(history),
+        check_liveness(history, timer_slack_ns=slack),
+        check_no_duplicates(history),
+        check_no_needless_waiting(history, timer_slack_ns=slack),
+    ):
+        if check.verdict is Verdict.INVALID:
+            first = check.violations[0]
+            yield f"{check.id}: {first.why}, at process {scenario.processes[first.process]}"
+        else:
+            yield None
+
+
+def _check_tags(scenario: Scenario, replayed: Replayed) -> Iterator[str | None]:
+    """Compare DC and CI of every copy on the wire, as sets."""
+    names = scenario.processes
+    index = {name: at for at, name in enumerate(names)}
+    at_stamp = {(m.sender, m.stamp): m.id for m in replayed.messages.values()}
+    for id_, tags in scenario.jang_tags.items():
+        message = replayed.messages.get(id_)
+        if message is None:
+            yield f"jang_tags name {id_!r}, which is not sent"
+            continue
+        want_entries = {(k, m, frozenset(left)) for k, m, left in tags.entries}
+        for process, want in tags.waits.items():
+            pdu = message.pdus.get(index.get(process, -1))
+            if pdu is None:
+                yield f"jang_tags of {id_} name {process!r}, which gets no copy"
+                continue
+            waits = {(names[k], at_stamp.get((k, wait), f"#{wait}")) for k, wait in pdu.waits}
+            entries = {
+                (
+                    names[k],
+                    at_stamp.get((k, stamp), f"#{stamp}"),
+                    frozenset(names[p] for p in members_of(mask)),
+                )
+                for k, group in pdu.entries.items()
+                for stamp, mask in group
+            }
+            if waits != set(want):
+                yield f"{id_} to {process} has DC {sorted(waits)}, expected {sorted(want)}"
+            elif entries != want_entries:
+                want_shown = _shown(want_entries)
+                yield f"{id_} to {process} has CI {_shown(entries)}, expected {want_shown}"
+            else:
+                yield None
+
+
+def _shown(entries: set[tuple[str, str, frozenset[str]]]) -> list[tuple[str, str, list[str]]]:
+    return sorted((k, m, sorted(left)) for k, m, left in entries)
+
+
+def check_paths(paths: list[Path], algorithms: Mapping[str, Algorithm] = ALGORITHMS) -> Report:
+    """Replay every scenario at these paths."""
+    report = Report()
+    for path in paths:
+        files = find_files(path)
+        if not files:
+            report.count(str(path), "-", "a folder without any .json file")
+        for file in files:
+            check_file(file, report, algorithms)
+    return report
