@@ -1,0 +1,1 @@
+"""Kafka's wire protocol: generated messages, primitives and record batches."""
