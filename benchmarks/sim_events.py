@@ -175,7 +175,7 @@ class HoldFamily:
     def crashed(self, me: ProcessId) -> None:
         raise AssertionError("no process crashes here")
 
-    def copy_lost(self, source: ProcessId, to: ProcessId, incarnation: int, copy: int) -> None:
+    def copy_lost(self, source: int, to: int, incarnation: int, copy: int) -> None:
         raise AssertionError("no copy is lost here")
 
     def loss_report(self, source: ProcessId, copy: int) -> None:

@@ -53,7 +53,17 @@ class Pareto(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cap_ns: int
 
 
-Delay: TypeAlias = Constant | Uniform | Exponential | Bimodal | Pareto
+class Edge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True):
+    """Uniform; with probability `edge_ratio` at `edge_ns` exactly, or one nanosecond off."""
+
+    low_ns: int
+    high_ns: int
+    edge_ns: int
+    """Usually the lifetime: what arrives at a deadline, just before it or just after it."""
+    edge_ratio: float
+
+
+Delay: TypeAlias = Constant | Uniform | Exponential | Bimodal | Pareto | Edge
 
 
 def sampler(delay: Delay, random: Random) -> Sampler:
@@ -74,6 +84,15 @@ def sampler(delay: Delay, random: Random) -> Sampler:
         case Pareto(offset_ns=offset_ns, scale_ns=scale_ns, alpha=alpha, cap_ns=cap_ns):
             power = -1.0 / alpha
             return lambda: min(cap_ns, offset_ns + int(scale_ns * ((1.0 - draw()) ** power - 1.0)))
+        case Edge(low_ns=low_ns, high_ns=high_ns, edge_ns=edge_ns, edge_ratio=edge_ratio):
+            range_ns = high_ns - low_ns + 1
+
+            def edge() -> int:
+                if draw() < edge_ratio:
+                    return edge_ns + int(draw() * 3) - 1
+                return low_ns + int(draw() * range_ns)
+
+            return edge
         case _:
             assert_never(delay)
 
@@ -91,6 +110,8 @@ def longest_ns(delay: Delay) -> int | None:
             return max(near_ns, far_ns) + spread_ns
         case Pareto(cap_ns=cap_ns):
             return cap_ns
+        case Edge(high_ns=high_ns, edge_ns=edge_ns):
+            return max(high_ns, edge_ns + 1)
         case _:
             assert_never(delay)
 
@@ -108,6 +129,8 @@ def check(delay: Delay) -> None:
             good = min(near_ns, far_ns, spread_ns) >= 0 and 0 <= far_ratio <= 1
         case Pareto(offset_ns=offset_ns, scale_ns=scale_ns, alpha=alpha, cap_ns=cap_ns):
             good = offset_ns >= 0 and scale_ns >= 0 and alpha > 0 and cap_ns >= offset_ns
+        case Edge(low_ns=low_ns, high_ns=high_ns, edge_ns=edge_ns, edge_ratio=edge_ratio):
+            good = 0 <= low_ns <= high_ns and edge_ns >= 1 and 0 <= edge_ratio <= 1
         case _:
             assert_never(delay)
     if not good:

@@ -56,7 +56,7 @@ class Family(Protocol):
         """Take notice that this process has stopped and lost its state."""
         ...
 
-    def copy_lost(self, source: ProcessId, to: ProcessId, incarnation: int, copy: int) -> None:
+    def copy_lost(self, source: int, to: int, incarnation: int, copy: int) -> None:
         """Take notice that this copy, counted from 0 per link, will never arrive."""
         ...
 

@@ -45,6 +45,8 @@ class NetworkSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """No copy overtakes another of the same link."""
     give_up_ns: int | None = None
     """How long after the departure of a lost copy its receiver is told; None is never."""
+    grid_ns: int = 1
+    """Arrivals are put off to a multiple of this, so that many meet in one instant."""
     uplink_bits_per_s: int | None = None
     """Copies of one sender leave one after another at this rate; None is at once."""
 
@@ -55,6 +57,8 @@ class NetworkSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
                 raise ValueError(f"{name}={ratio} is no probability: it must be from 0 to 1")
         if self.reorder_ns < 0 or (self.give_up_ns is not None and self.give_up_ns < 0):
             raise ValueError("reorder_ns and give_up_ns must not be negative")
+        if self.grid_ns < 1:
+            raise ValueError(f"grid_ns={self.grid_ns} must be positive")
         if self.uplink_bits_per_s is not None and self.uplink_bits_per_s <= 0:
             raise ValueError(f"uplink_bits_per_s={self.uplink_bits_per_s} must be positive")
 
@@ -208,6 +212,7 @@ class Network:
             or self._reorder
             or self._in_order
             or self._settings.uplink_bits_per_s
+            or self._settings.grid_ns != 1
         )
 
     def _departure_ns(self, source: int, size_bytes: int) -> int:
@@ -238,6 +243,9 @@ class Network:
             probe("sim: copy held back")
             self.counts.held_back += 1
             arrival_ns += int(self._draw() * self._settings.reorder_ns)
+        grid_ns = self._settings.grid_ns
+        if grid_ns != 1:
+            arrival_ns = -(-arrival_ns // grid_ns) * grid_ns
         if self._in_order:
             arrival_ns = max(arrival_ns, link.last_ns)
             link.last_ns = arrival_ns
