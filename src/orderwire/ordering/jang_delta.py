@@ -370,7 +370,12 @@ class JangDelta:
             heapq.heappush(self._ready, key)
             return
         last = max(opened.values())
-        if last != held.last:
+        if last + self._lifetime < -(-self._now // self._tick_ns):
+            # The newest open one is here; all older ones have expired in the meantime.
+            probe("jang-delta: gave up on an expired dependency")
+            opened.clear()
+            heapq.heappush(self._ready, key)
+        elif last != held.last:
             held.last = last
             heapq.heappush(self._expiries, (last, *key))
 
