@@ -10,6 +10,7 @@ from dataclasses import replace
 import msgspec
 
 from orderwire.ordering.catalog import Algorithm
+from orderwire.ordering.pdu import DiscardReason
 from orderwire.sim.group import Finding, Message
 from orderwire.trace.events import Event, EventKind
 from orderwire.verify.causal import check_causal_order
@@ -147,7 +148,10 @@ def _split(timeline: Timeline) -> list[Timeline]:
                 discards=[
                     event
                     for event in timeline.discards
-                    if within(event.position) and (event.source, event.number) not in known
+                    if within(event.position)
+                    and (event.source, event.number) not in known
+                    # A crash takes with it what waits: only its duplicate is on record then.
+                    and (ended or event.reason != DiscardReason.DUPLICATE.value)
                 ],
                 receives=[
                     event
