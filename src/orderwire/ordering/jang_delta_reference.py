@@ -227,9 +227,11 @@ class JangDeltaReference:
 
     def is_settled(self, sender: int, stamp: int) -> bool:
         """Delivered, or past its deadline."""
-        if sender == self.me or stamp <= self.delivered_stamps[sender]:
-            return True
-        return self.is_wait_over(stamp)
+        return self.is_delivered(sender, stamp) or self.is_wait_over(stamp)
+
+    def is_delivered(self, sender: int, stamp: int) -> bool:
+        """DLV as a watermark: every message names its predecessor from the same sender."""
+        return sender == self.me or stamp <= self.delivered_stamps[sender]
 
     def deliver(self, held: tuple[ProcessId, JangDeltaPdu, Instant], effects: Effects) -> None:
         """Hand a message to the application and take over its control information."""
@@ -304,9 +306,8 @@ class JangDeltaReference:
         if self.lifetime is None:
             return None
         latest = [
-            max(stamp for sender, stamp in pdu.waits if not self.is_settled(sender, stamp))
+            max(stamp for sender, stamp in pdu.waits if not self.is_delivered(sender, stamp))
             for _, pdu, _ in self.buffer
-            if not self.is_ready(pdu)
         ]
         if not latest:
             return None

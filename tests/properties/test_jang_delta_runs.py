@@ -1,0 +1,143 @@
+"""Jang's algorithm under drawn schedules: every promise kept, fast form = literal form."""
+
+from random import Random
+from typing import Any
+
+import pytest
+from broken_twins import TWINS, Twin
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+from judging import broken, history_of, tags, what_happened
+
+from orderwire.kernel import probes
+from orderwire.ordering.catalog import ALGORITHMS
+from orderwire.sim.drawn_schedules import draw_schedule
+from orderwire.sim.schedule import replay
+from orderwire.verify.causal import (
+    check_causal_order,
+    needless_waits_by_vector_clock,
+    overtaken_by_vector_clock,
+)
+from orderwire.verify.delta import needless_waits
+from orderwire.verify.history import History
+
+FAST = ALGORITHMS["jang-delta"]
+LITERAL = ALGORITHMS["jang-delta-reference"]
+OVERTAKEN = "jang-delta: overtaken by a later message of its sender"
+MODES: dict[str, dict[str, Any]] = {
+    "exact clocks": {},
+    "skewed clocks": {"skew_max": 15},
+    "coarse timers": {"granularities": (2, 5)},
+    "duplicates": {"duplicates": True},
+    "FIFO channels": {"fifo_channels": True},
+    "for ever": {"lifetime": False},
+    "everything": {"skew_max": 15, "granularities": (1, 2, 5), "duplicates": True},
+}
+CI_RUNS = 40
+NIGHTLY_RUNS = 3_000
+
+
+def run_both(seed: int | Random, mode: str, *, send_empty_entries: bool) -> None:
+    """Replay one schedule through both forms; they agree in everything and keep every promise."""
+    chance = seed if isinstance(seed, Random) else Random(f"{seed}/{mode}")
+    schedule = draw_schedule(chance, **MODES[mode])
+    overtaken = probes.hits[OVERTAKEN]
+    fast = replay(schedule, FAST, send_empty_entries=send_empty_entries)
+    literal = replay(schedule, LITERAL, send_empty_entries=send_empty_entries)
+    where = f"mode {mode!r}, seed {seed}: {schedule}"
+    assert tags(fast) == tags(literal), where
+    assert what_happened(fast) == what_happened(literal), where
+    assert fast.wakes == literal.wakes, where
+    assert broken(schedule, fast) == {}, where
+    assert probes.hits[OVERTAKEN] == overtaken, where
+
+
+@pytest.mark.parametrize("send_empty_entries", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_fast_and_literal_form_agree_and_keep_every_promise(
+    mode: str, send_empty_entries: bool
+) -> None:
+    for seed in range(CI_RUNS):
+        run_both(seed, mode, send_empty_entries=send_empty_entries)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+def test_nightly_sweep(mode: str) -> None:
+    for seed in range(CI_RUNS, NIGHTLY_RUNS):
+        run_both(seed, mode, send_empty_entries=bool(seed & 1))
+
+
+@settings(max_examples=60)
+@given(chance=st.randoms(use_true_random=False), empties=st.booleans())
+def test_promises_hold_for_drawn_chance(chance: Random, empties: bool) -> None:
+    """The same with a chance that shrinks."""
+    schedule = draw_schedule(
+        chance, processes_max=4, messages_max=8, skew_max=5, granularities=(1, 3), duplicates=True
+    )
+    note(repr(schedule))
+    fast = replay(schedule, FAST, send_empty_entries=empties)
+    assert tags(fast) == tags(replay(schedule, LITERAL, send_empty_entries=empties))
+    assert broken(schedule, fast) == {}
+
+
+FIRST_SEED = {
+    "jang-eps0": 272,
+    "jang-wait-nonstrict": 48,
+}
+"""Where the search for a broken run starts, when it would be long."""
+
+
+@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.name)
+def test_every_twin_gets_its_verdict(twin: Twin) -> None:
+    """A broken twin is rejected by the check it must break; a merely wasteful one by none."""
+    first = FIRST_SEED.get(twin.name, 0)
+    for seed in range(first, first + 40):
+        schedule = draw_schedule(Random(seed), **twin.drawn)
+        found = broken(schedule, replay(schedule, twin.algorithm))
+        if twin.breaks in found:
+            return
+        assert twin.breaks or not found, (seed, found)
+    assert not twin.breaks, f"{twin.name} passed 40 runs"
+
+
+def histories() -> list[tuple[str, History]]:
+    """Runs of the real algorithm, of every twin and of the control group."""
+    algorithms = [FAST, ALGORITHMS["unordered"], ALGORITHMS["fifo"]]
+    algorithms += [twin.algorithm for twin in TWINS if twin.breaks]
+    drawn = {"skew_max": 10, "granularities": (1, 1, 3), "messages_max": 25}
+    return [
+        (f"{entry.name} {seed}", history_of(draw_schedule(Random(seed), **drawn), entry))
+        for entry in algorithms
+        for seed in range(20)
+    ]
+
+
+def test_vector_clocks_say_the_same_as_exact_pasts() -> None:
+    """Order and needless waiting: both forms agree, on good and on broken runs."""
+    violating = waiting = 0
+    for name, history in histories():
+        exact = {
+            (violation.process, violation.position)
+            for violation in check_causal_order(history).violations
+        }
+        assert overtaken_by_vector_clock(history) == exact, name
+        waits = needless_waits(history)
+        assert needless_waits_by_vector_clock(history) == waits, name
+        violating += bool(exact)
+        waiting += any(waits.values())
+    assert violating > 30
+    assert waiting > 10
+
+
+def test_the_control_group_is_rejected() -> None:
+    """Unordered breaks sender order and causal order; FIFO keeps the one and breaks the other."""
+    rejected: dict[str, set[str]] = {"unordered": set(), "fifo": set()}
+    for seed in range(30):
+        schedule = draw_schedule(Random(seed))
+        for name, checks in rejected.items():
+            checks.update(broken(schedule, replay(schedule, ALGORITHMS[name])))
+    assert {"causal-order", "delta-causal-order", "fifo-order"} <= rejected["unordered"]
+    assert "causal-order" in rejected["fifo"]
+    assert not {"fifo-order", "liveness", "no-duplicates"} & rejected["fifo"]
+    assert not {"liveness", "no-duplicates"} & rejected["unordered"]

@@ -1,0 +1,195 @@
+"""Jang's algorithm with one step done wrong each, for the oracles to reject.
+
+Names as in the `violated_by` fields of the test vectors, where those have one.
+"""
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from orderwire.kernel import Effects, Instant, ProcessId
+from orderwire.ordering.catalog import Algorithm
+from orderwire.ordering.jang_delta_codec import JangDeltaPdu
+from orderwire.ordering.jang_delta_reference import ControlInformation, JangDeltaReference
+from orderwire.ordering.pdu import DiscardReason
+from orderwire.ordering.settings import OrderingSettings
+
+
+class AnyCodec:
+    """Carries what no correct process sends, such as equal stamps."""
+
+    def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
+        pass
+
+    def encode(self, pdu: JangDeltaPdu) -> bytes:
+        return pickle.dumps(pdu)
+
+    def decode(self, data: bytes | memoryview) -> JangDeltaPdu:
+        pdu = pickle.loads(data)
+        assert isinstance(pdu, JangDeltaPdu)
+        return pdu
+
+
+class ExactDuplicates(JangDeltaReference):
+    """Not broken: knows a duplicate by its number, so that what was overtaken is delivered too.
+
+    The watermark of the real algorithm takes an overtaken message for a duplicate, and the
+    liveness check would reject the twin before the order check can.
+    """
+
+    def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
+        super().__init__(me, settings)
+        self.seen: set[tuple[int, int]] = set()
+
+    def refuse(self, source: ProcessId, pdu: JangDeltaPdu) -> DiscardReason | None:
+        if self.is_late(pdu.stamp):
+            return DiscardReason.LATE
+        if (source, pdu.number) in self.seen:
+            return DiscardReason.DUPLICATE
+        self.seen.add((source, pdu.number))
+        return None
+
+
+class ForgetsDelivered(ExactDuplicates):
+    """As printed: CI := CI ∪ CI_m, and the message itself is never recorded."""
+
+    def record_delivered(
+        self, source: ProcessId, pdu: JangDeltaPdu, theirs: ControlInformation
+    ) -> None:
+        pass
+
+
+class ClockStamps(ExactDuplicates):
+    """As printed: τ := c_time, which can repeat."""
+
+    def next_stamp(self) -> int:
+        return self.now // self.settings.tick_ns
+
+
+class PrintedLiteral(ForgetsDelivered, ClockStamps):
+    """Both."""
+
+
+class EliminatesFirst(ExactDuplicates):
+    """Takes m.D out of CI before DC is extracted from it."""
+
+    def extract_and_eliminate(self, others: set[int]) -> dict[int, list[tuple[int, int]]]:
+        for group in self.entries.values():
+            for undelivered in group.values():
+                undelivered -= others
+        return super().extract_and_eliminate(others)
+
+
+class IgnoresEpsilon(ExactDuplicates):
+    """Forgets an entry as soon as it is late by its own clock."""
+
+    def is_dead(self, stamp: int) -> bool:
+        return self.is_late(stamp)
+
+
+class WaitsNonStrictly(ExactDuplicates):
+    """Gives up on a message at its deadline, when a copy may still arrive in time."""
+
+    def is_wait_over(self, stamp: int) -> bool:
+        return self.lifetime is not None and stamp + self.lifetime <= self.tick()
+
+    def next_deadline(self) -> Instant | None:
+        deadline = super().next_deadline()
+        return None if deadline is None else Instant(deadline - 1)
+
+
+class FifoShortcut(ExactDuplicates):
+    """Over FIFO channels: a later message of that sender is here, so the missing one is lost."""
+
+    def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
+        super().__init__(me, settings)
+        self.newest_arrived = [-1] * settings.members
+
+    def receive(self, source: ProcessId, pdu: JangDeltaPdu, now: Instant) -> Effects:
+        self.newest_arrived[source] = max(self.newest_arrived[source], pdu.stamp)
+        return super().receive(source, pdu, now)
+
+    def is_settled(self, sender: int, stamp: int) -> bool:
+        if self.newest_arrived[sender] > stamp and not any(
+            source == sender and pdu.stamp == stamp for source, pdu, _ in self.buffer
+        ):
+            return True
+        return super().is_settled(sender, stamp)
+
+
+class DrainsInArrivalOrder(ExactDuplicates):
+    """Delivers what is due at once in the order it arrived."""
+
+    def choose(
+        self, ready: list[tuple[ProcessId, JangDeltaPdu, Instant]]
+    ) -> tuple[ProcessId, JangDeltaPdu, Instant]:
+        return ready[0]
+
+
+class DropsByStamp(ExactDuplicates):
+    """Forgets what is more than Δ older than the message being sent, whatever clocks say."""
+
+    def is_dead(self, stamp: int) -> bool:
+        return self.lifetime is not None and stamp + self.lifetime < self.highest
+
+
+class DropsLateWaiters(ExactDuplicates):
+    """Throws away a message that waited when a late timer releases it after its deadline."""
+
+    def drain(self) -> Effects:
+        self.buffer = [held for held in self.buffer if not self.is_late(held[1].stamp)]
+        return super().drain()
+
+
+class UnitesEqualStamps(JangDeltaReference):
+    """Safe but larger: union instead of intersection of what both sides know."""
+
+    def merge_sender(
+        self, mine: dict[int, set[int]] | None, theirs: dict[int, set[int]]
+    ) -> dict[int, set[int]]:
+        merged = super().merge_sender(mine, theirs)
+        for stamp in set(mine or {}) & set(theirs):
+            merged[stamp] = (mine or {})[stamp] | theirs[stamp]
+        return merged
+
+
+class CoversNothing(JangDeltaReference):
+    """Safe but larger: a newer message of the same sender does not cover the older ones."""
+
+    def cover(self, group: dict[int, set[int]]) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A twin and the schedules on which it goes wrong."""
+
+    name: str
+    create: Callable[[ProcessId, OrderingSettings], JangDeltaReference]
+    breaks: str
+    """The check that must reject it; empty: it is safe."""
+    drawn: dict[str, Any]
+    """Arguments of `draw_schedule`."""
+
+    @property
+    def algorithm(self) -> Algorithm:
+        return Algorithm(name=self.name, summary=self.name, create=self.create, codec=AnyCodec)
+
+
+ORDER = "causal-order"
+TWINS = (
+    Twin("jang-printed-literal+stamp-rule", ForgetsDelivered, ORDER, {}),
+    Twin("jang-printed-literal", PrintedLiteral, ORDER, {}),
+    Twin("jang-printed-one-object", ClockStamps, ORDER, {}),
+    Twin("jang-printed-one-object-late", ClockStamps, "liveness", {}),
+    Twin("jang-eliminates-first", EliminatesFirst, ORDER, {}),
+    Twin("jang-eps0", IgnoresEpsilon, ORDER, {"skew_max": 15}),
+    Twin("jang-wait-nonstrict", WaitsNonStrictly, ORDER, {}),
+    Twin("jang-fifo-shortcut", FifoShortcut, ORDER, {"fifo_channels": True}),
+    Twin("jang-arrival-order", DrainsInArrivalOrder, ORDER, {"granularities": (2, 5)}),
+    Twin("jang-drop-by-stamp", DropsByStamp, ORDER, {"skew_max": 15}),
+    Twin("jang-drops-late-waiters", DropsLateWaiters, "liveness", {"granularities": (2, 5)}),
+    Twin("jang-unites", UnitesEqualStamps, "", {}),
+    Twin("jang-covers-nothing", CoversNothing, "", {}),
+)
