@@ -1,1 +1,51 @@
 """Publish/subscribe in which order is a quality of service."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from orderwire.participant import (
+        Counters,
+        DeltaCausal,
+        Fifo,
+        Impairment,
+        LocalProtocolError,
+        OrderwireError,
+        Overflow,
+        Participant,
+        Reader,
+        ReaderCounters,
+        Sample,
+        Topic,
+        Trace,
+        Unordered,
+        Writer,
+        Written,
+    )
+
+__all__ = [
+    "Counters",
+    "DeltaCausal",
+    "Fifo",
+    "Impairment",
+    "LocalProtocolError",
+    "OrderwireError",
+    "Overflow",
+    "Participant",
+    "Reader",
+    "ReaderCounters",
+    "Sample",
+    "Topic",
+    "Trace",
+    "Unordered",
+    "Writer",
+    "Written",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the API when it is first used: programs that need only a part stay quick."""
+    if name in __all__:
+        from orderwire import participant
+
+        return getattr(participant, name)
+    raise AttributeError(f"module 'orderwire' has no attribute {name!r}")

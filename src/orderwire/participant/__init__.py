@@ -1,1 +1,32 @@
-"""The public API, in DDS words."""
+"""The public API, in DDS's words: participants write to topics and read them."""
+
+from orderwire.aio.impairment import Impairment
+from orderwire.kernel import LocalProtocolError, OrderwireError
+from orderwire.participant.participant import Participant
+from orderwire.participant.qos import DeltaCausal, Fifo, Order, Unordered
+from orderwire.participant.reader import Overflow, Reader
+from orderwire.participant.samples import Counters, ReaderCounters, Sample, Written
+from orderwire.participant.topics import Topic
+from orderwire.participant.tracing import Trace
+from orderwire.participant.writer import DATA_BYTES_MAX, Writer
+
+__all__ = [
+    "DATA_BYTES_MAX",
+    "Counters",
+    "DeltaCausal",
+    "Fifo",
+    "Impairment",
+    "LocalProtocolError",
+    "Order",
+    "OrderwireError",
+    "Overflow",
+    "Participant",
+    "Reader",
+    "ReaderCounters",
+    "Sample",
+    "Topic",
+    "Trace",
+    "Unordered",
+    "Writer",
+    "Written",
+]

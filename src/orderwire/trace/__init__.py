@@ -1,5 +1,6 @@
 """What happened, as typed records with units in names."""
 
+from orderwire.trace.background import BackgroundSink
 from orderwire.trace.events import Event, EventKind, RunSettings
 from orderwire.trace.reader import (
     open_processes,
@@ -24,6 +25,7 @@ from orderwire.trace.writer import Tracer
 
 __all__ = [
     "SCHEMA_VERSION",
+    "BackgroundSink",
     "Event",
     "EventKind",
     "IpcFileSink",

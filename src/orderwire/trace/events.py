@@ -35,6 +35,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Bound on the difference of any two clocks."""
     clock: str = "shared"
     """`shared`: all `time_ns` are readings of one clock (simulator, one host); else `local`."""
+    timer_slack_ns: int = 0
+    """How late this runtime's timers may fire: a delivery that much overdue is no violation."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -3,7 +3,6 @@
 Key: `run_id/process`, so that one process's events stay in one partition, in order.
 """
 
-import time
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,11 +15,13 @@ from orderwire.trace.schema import TraceError
 RECORD_BYTES_MAX = 900_000
 """Largest record value; brokers take 1 MiB by default.  A larger batch is cut in halves."""
 
-QUEUED_BYTES_MAX = 64 * 1024
-"""Memory of records on their way to the broker, in KiB: 64 MiB."""
+QUEUED_KIB_MAX = 64 * 1024
+"""Memory of records on their way to the broker, in KiB."""
 
 SEND_TIMEOUT_S = 30.0
 """How long a write waits for room, and `close` for the last acknowledgement."""
+
+_POLL_S = 0.05
 
 
 class TopicSink:
@@ -50,7 +51,7 @@ class TopicSink:
                 "bootstrap.servers": brokers,
                 "enable.idempotence": True,
                 "linger.ms": 5,
-                "queue.buffering.max.kbytes": QUEUED_BYTES_MAX,
+                "queue.buffering.max.kbytes": QUEUED_KIB_MAX,
                 "message.timeout.ms": int(timeout_s * 1000),
                 "message.max.bytes": 1_000_000,
                 "log_level": 2,
@@ -101,24 +102,21 @@ class TopicSink:
         self._refuse_failed()
 
     def _produce(self, key: bytes, value: bytes) -> None:
-        give_up = time.monotonic() + self._timeout_s
-        while True:
+        for _ in range(max(1, round(self._timeout_s / _POLL_S))):
             try:
                 self._producer.produce(self.topic, value, key, on_delivery=self._on_delivery)
                 return
             except BufferError:
-                if time.monotonic() > give_up:
-                    raise TraceError(
-                        f"topic {self.topic!r} takes no more trace records: the queue of"
-                        f" {QUEUED_BYTES_MAX} KiB was full for {self._timeout_s} s."
-                        " Is the broker up?"
-                    ) from None
-                self._producer.poll(0.05)
+                self._producer.poll(_POLL_S)
                 self._refuse_failed()
             except KafkaException as error:
                 raise TraceError(
                     f"topic {self.topic!r} refused a trace record: {error.args[0]}"
                 ) from None
+        raise TraceError(
+            f"topic {self.topic!r} takes no more trace records: the queue of"
+            f" {QUEUED_KIB_MAX} KiB was full for {self._timeout_s} s. Is the broker up?"
+        )
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> Any:
         if error is None:

@@ -1,0 +1,247 @@
+"""One ordering domain of one participant: a core on a channel, between writers and readers."""
+
+import asyncio
+import contextlib
+import zlib
+from typing import assert_never
+
+import msgspec
+
+from orderwire.aio.channel import Channel
+from orderwire.aio.endpoint import Endpoint
+from orderwire.aio.host import Host
+from orderwire.kernel import (
+    Instant,
+    LocalProtocolError,
+    ProcessId,
+    RemoteProtocolError,
+    read_varint,
+)
+from orderwire.ordering.catalog import algorithm
+from orderwire.ordering.pdu import (
+    Delivered,
+    Discarded,
+    DiscardReason,
+    Lost,
+    Multicast,
+    OrderingCommand,
+    OrderingIndication,
+    Sent,
+)
+from orderwire.participant.matching import Matching, Outlet, Routes
+from orderwire.participant.qos import Order
+from orderwire.participant.reader import Reader
+from orderwire.participant.samples import Counters, Written
+from orderwire.trace.events import RunSettings
+from orderwire.trace.sinks import Sink
+from orderwire.trace.writer import Tracer
+
+CHANNELS = 65_521
+"""Channel numbers are drawn from a domain's key: largest prime that fits sixteen bits."""
+
+
+def channel_number(key: str) -> int:
+    """Return the channel of the domain with this key: the same number at every member."""
+    return zlib.crc32(key.encode()) % CHANNELS
+
+
+class Domain:
+    """The part of a participant that one order's topics share."""
+
+    def __init__(
+        self,
+        order: Order,
+        me: ProcessId,
+        members: tuple[str, ...],
+        endpoint: Endpoint,
+        matching: Matching,
+    ) -> None:
+        self.order = order
+        self.key = order.key
+        self.members = members
+        self.clock = endpoint.clock
+        self.matching = matching
+        self.readers: list[Reader] = []
+        self._me = me
+        self._counters = Counters()
+        self._sent: Sent | None = None
+        self._writing_bytes = 0
+        self._routes: Routes = matching.routes.setdefault(self.key, {})
+        self._tracer: Tracer | None = None
+        entry = algorithm(order.algorithm)
+        settings = order.settings(len(members))
+        self.channel: Channel = endpoint.channel(channel_number(self.key), order.lifetime_ns)
+        self._host: Host[OrderingCommand, object, OrderingIndication] = Host(
+            entry.create(me, settings),
+            entry.codec(me, settings),
+            self.channel,
+            endpoint.clock,
+            self._tell,
+            lost=self._lost,
+        )
+        self._traced_at: int = self._host.now
+
+    def trace(self, run: str, sink: Sink, *, one_clock: bool) -> None:
+        """Record what happens from now on, as the run `run/domain`."""
+        settings = RunSettings(
+            algorithm=self.order.algorithm,
+            members=len(self.members),
+            lifetime_ns=self.order.lifetime_ns,
+            epsilon_ns=self.order.epsilon_ns,
+            clock="shared" if one_clock else "local",
+        )
+        self._tracer = Tracer(
+            f"{run}/{self.order.label}", self._me, sink, settings, self.clock.now()
+        )
+
+    @property
+    def counters(self) -> Counters:
+        """What was counted so far, the link's part included."""
+        counters = self._counters
+        peers = [ProcessId(p) for p in range(len(self.members)) if p != self._me]
+        links = [self.channel.counters(peer) for peer in peers]
+        counters.lost = sum(link.lost for link in links)
+        counters.unsent = sum(link.dropped for link in links)
+        counters.retransmitted = sum(link.retransmitted for link in links)
+        pdus = sum(self._host.malformed.values())
+        return msgspec.structs.replace(counters, malformed=counters.malformed + pdus)
+
+    def write(self, outlet: Outlet, data: bytes) -> Written | None:
+        """Multicast to the readers of this outlet.  Raises LocalProtocolError."""
+        destinations = outlet.destinations
+        counters = self._counters
+        if not destinations:
+            counters.unread += 1
+            return None
+        if self.channel.full and self.order.lifetime_ns is None:
+            raise LocalProtocolError(
+                f"too much waits to be sent on {outlet.name!r}: `await writer.drain()` after"
+                " writing, so that slow members can follow"
+            )
+        payload = outlet.prefix + data
+        self._writing_bytes = len(payload)
+        self._host.submit(Multicast(payload, destinations))
+        sent = self._sent
+        assert sent is not None, "the core did not say what it sent"
+        self._sent = None
+        copies = destinations.bit_count()
+        counters.written += 1
+        counters.copies += copies
+        counters.control_bytes += sent.control_bytes
+        counters.payload_bytes += len(data)
+        return Written(sent.number, sent.stamp, copies)
+
+    async def flush(self, timeout_s: float | None) -> None:
+        """Wait until nothing written is under way.  Raises TimeoutError."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.channel.drain(empty=True)
+        except TimeoutError:
+            raise TimeoutError(
+                f"not all that was written in {self.order.label} was confirmed after {timeout_s} s"
+            ) from None
+
+    def add_reader(self, reader: Reader) -> None:
+        """Let this reader take part."""
+        self.readers.append(reader)
+        self.matching.add_reader(reader)
+
+    def forget_reader(self, reader: Reader) -> None:
+        """This reader was closed."""
+        with contextlib.suppress(ValueError):
+            self.readers.remove(reader)
+
+    def flush_trace(self) -> None:
+        """Hand the events that wait to the sink."""
+        if self._tracer is not None:
+            self._tracer.flush()
+
+    def close(self) -> None:
+        """Feed the core no more and end the trace."""
+        self._host.close()
+        if self._tracer is not None:
+            self._tracer.close(max(self._traced_at, self.clock.now()))
+
+    # What the core says.
+
+    def _tell(self, indication: OrderingIndication) -> None:
+        # A traced timeline never goes back, whatever the loop's readings of the clock did.
+        now: int = self._host.now
+        if now < self._traced_at:
+            now = self._traced_at
+        else:
+            self._traced_at = now
+        match indication:
+            case Delivered():
+                if self._tracer is not None:
+                    self._tracer.deliver(
+                        now,
+                        indication.source,
+                        indication.number,
+                        indication.stamp,
+                        indication.arrived,
+                        indication.control_bytes,
+                        len(indication.payload),
+                    )
+                self._hand_on(indication, Instant(now))
+            case Sent():
+                self._sent = indication
+                if self._tracer is not None:
+                    self._tracer.send(
+                        now,
+                        indication.number,
+                        indication.stamp,
+                        indication.destinations,
+                        indication.control_bytes,
+                        self._writing_bytes,
+                    )
+            case Discarded():
+                self._discarded(indication, now)
+            case _:
+                assert_never(indication)
+
+    def _hand_on(self, delivered: Delivered, now: Instant) -> None:
+        self._counters.delivered += 1
+        payload = delivered.payload
+        try:
+            number, at = read_varint(payload, 0)
+        except RemoteProtocolError:
+            self._counters.malformed += 1
+            return
+        route = self._routes.get(delivered.source, {}).get(number)
+        if route is None:
+            self._counters.unclaimed += 1
+            return
+        topic, readers = route
+        data = payload[at:]
+        for reader in readers:
+            reader.put(topic, delivered, data, now)
+
+    def _discarded(self, discarded: Discarded, now: int) -> None:
+        counters = self._counters
+        match discarded.reason:
+            case DiscardReason.LATE:
+                counters.late += 1
+            case DiscardReason.DUPLICATE:
+                counters.duplicate += 1
+            case DiscardReason.FUTURE | DiscardReason.FULL:
+                counters.refused += 1
+            case _:
+                assert_never(discarded.reason)
+        if self._tracer is not None:
+            self._tracer.discard(
+                now,
+                discarded.source,
+                discarded.number,
+                discarded.stamp,
+                discarded.arrived,
+                discarded.reason.value,
+                discarded.control_bytes,
+                discarded.payload_bytes,
+            )
+
+    def _lost(self, source: ProcessId, first: int, last: int) -> OrderingCommand:
+        if self._tracer is not None:
+            self._traced_at = max(self._traced_at, self.clock.now())
+            self._tracer.lost(self._traced_at, source, last - first + 1)
+        return Lost(source, first, last)

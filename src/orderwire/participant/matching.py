@@ -1,0 +1,288 @@
+"""Who reads what: the destination sets of writes, learnt from control messages.
+
+A member counts as a reader of a topic while its stream stands and it has said so.  So a writer
+never addresses a member that has not learnt the topic's number, and no message comes before the
+declaration of its topic.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, assert_never
+
+from orderwire.kernel import (
+    Destinations,
+    Instant,
+    LocalProtocolError,
+    ProcessId,
+    RemoteProtocolError,
+    write_varint,
+)
+from orderwire.ordering.pdu import Delivered
+from orderwire.participant.control import (
+    PROTOCOL_VERSION,
+    TOPICS_MAX,
+    Declare,
+    Message,
+    State,
+    Want,
+    Withdraw,
+    decode,
+    encode,
+)
+
+
+class Subscriber(Protocol):
+    """What the matching must know of a reader."""
+
+    @property
+    def domain_key(self) -> str:
+        """The ordering domain it reads in."""
+        ...
+
+    def wants(self, name: str, *, own: bool) -> bool:
+        """Whether it reads this topic; `own` says that this participant writes it."""
+        ...
+
+    def matches_changed(self) -> None:
+        """The writers that it matches are other ones now."""
+        ...
+
+    def put(self, topic: str, delivered: Delivered, data: bytes, now: Instant) -> None:
+        """Queue a sample whose turn has come."""
+        ...
+
+
+class Outlet:
+    """A topic that this participant writes to: its number, and who reads it."""
+
+    def __init__(self, number: int, name: str, domain: str) -> None:
+        self.number = number
+        self.name = name
+        self.domain = domain
+        self.writers = 0
+        """How many writers of this participant share it."""
+        self.destinations = Destinations(0)
+        self.matched = 0
+        """Readers at all members."""
+        prefix = bytearray()
+        write_varint(prefix, number)
+        self.prefix = bytes(prefix)
+        self._readers: dict[ProcessId, int] = {}
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+
+    def set_readers(self, member: ProcessId, readers: int) -> None:
+        """Note how many readers this member has."""
+        if readers:
+            self._readers[member] = readers
+            self.destinations = Destinations(self.destinations | 1 << member)
+        else:
+            self._readers.pop(member, None)
+            self.destinations = Destinations(self.destinations & ~(1 << member))
+        self.matched = sum(self._readers.values())
+        for count, waiter in self._waiters:
+            if self.matched >= count and not waiter.done():
+                waiter.set_result(None)
+        self._waiters = [entry for entry in self._waiters if not entry[1].done()]
+
+    async def wait(self, count: int) -> None:
+        """Return once at least `count` readers match."""
+        if self.matched < count:
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append((count, waiter))
+            await waiter
+
+
+Routes = dict[ProcessId, dict[int, tuple[str, tuple[Subscriber, ...]]]]
+"""Writer's member → topic number → topic name and the readers here."""
+
+
+class Matching:
+    """All outlets and readers of one participant, and what the other members declared."""
+
+    def __init__(
+        self,
+        me: ProcessId,
+        members: tuple[str, ...],
+        send: Callable[[ProcessId, bytes], None],
+    ) -> None:
+        self._me = me
+        self._members = members
+        self._group = "\n".join(members)
+        self._send = send
+        self._connected: set[ProcessId] = set()
+        self._outlets: dict[tuple[str, str], Outlet] = {}
+        self._numbers: dict[int, Outlet] = {}
+        self._declared: dict[ProcessId, dict[int, Declare]] = {me: {}}
+        self._wanted: dict[ProcessId, dict[int, int]] = {me: {}}
+        """Readers here of each declared topic, as last told to its writer's member."""
+        self._readers: list[Subscriber] = []
+        self.routes: dict[str, Routes] = {}
+        """Domain → routes; only topics that are wanted here."""
+
+    # Of this participant.
+
+    def declare(self, name: str, domain: str) -> Outlet:
+        """Return the outlet of this topic, a new one or a shared one.
+
+        Raises LocalProtocolError when there are TOPICS_MAX already.
+        """
+        outlet = self._outlets.get((name, domain))
+        if outlet is None:
+            number = next((n for n in range(TOPICS_MAX) if n not in self._numbers), None)
+            if number is None:
+                raise LocalProtocolError(
+                    f"cannot write to {name!r}: this participant writes to {TOPICS_MAX} topics"
+                    " already; close a writer that is no longer needed"
+                )
+            outlet = self._outlets[name, domain] = Outlet(number, name, domain)
+            self._numbers[number] = outlet
+            declared = Declare(number, name, domain)
+            self._tell_all(declared)
+            self._learn(self._me, declared)
+        outlet.writers += 1
+        return outlet
+
+    def withdraw(self, outlet: Outlet) -> None:
+        """A writer of this outlet was closed."""
+        outlet.writers -= 1
+        if outlet.writers == 0:
+            del self._outlets[outlet.name, outlet.domain]
+            del self._numbers[outlet.number]
+            self._tell_all(Withdraw(outlet.number))
+            self._forget(self._me, outlet.number)
+
+    def add_reader(self, reader: Subscriber) -> None:
+        """Match this reader from now on."""
+        self._readers.append(reader)
+        self._match_again(reader.domain_key)
+        reader.matches_changed()
+
+    def remove_reader(self, reader: Subscriber) -> None:
+        """Match this reader no more."""
+        self._readers.remove(reader)
+        self._match_again(reader.domain_key)
+
+    def matches_of(self, reader: Subscriber) -> list[tuple[ProcessId, str]]:
+        """Return member and name of every topic that this reader reads, ascending."""
+        return sorted(
+            (member, declared.name)
+            for member, declared in self._all_declared()
+            if self._is_match(reader, member, declared)
+        )
+
+    def incompatible_with(self, reader: Subscriber) -> list[tuple[ProcessId, str, str]]:
+        """Return member, name and domain of topics it would read if their order were the same."""
+        matched = set(self.matches_of(reader))
+        return sorted(
+            (member, declared.name, declared.domain)
+            for member, declared in self._all_declared()
+            if declared.domain != reader.domain_key
+            and reader.wants(declared.name, own=member == self._me)
+            and (member, declared.name) not in matched
+        )
+
+    # Of the others.
+
+    def connected(self, member: ProcessId) -> None:
+        """The stream to this member stands: tell it everything."""
+        self._connected.add(member)
+        mine = tuple(self._declared[self._me].values())
+        self._send(member, encode(State(PROTOCOL_VERSION, self._group, mine)))
+        # Wants follow the member's own State, since they are about the topics in it.
+
+    def disconnected(self, member: ProcessId) -> None:
+        """Nothing is known of this member's readers until it is back."""
+        self._connected.discard(member)
+        for outlet in self._numbers.values():
+            outlet.set_readers(member, 0)
+
+    def control(self, member: ProcessId, data: bytes | memoryview) -> None:
+        """Take a control message.  Raises RemoteProtocolError."""
+        message = decode(data)
+        match message:
+            case State():
+                self._replace(member, message)
+            case Declare():
+                self._learn(member, message)
+            case Withdraw():
+                self._forget(member, message.number)
+            case Want():
+                outlet = self._numbers.get(message.number)
+                if outlet is not None:  # else: withdrawn while the message was under way
+                    outlet.set_readers(member, message.readers)
+            case _:
+                assert_never(message)
+
+    def _replace(self, member: ProcessId, state: State) -> None:
+        if state.members != self._group:
+            raise RemoteProtocolError(
+                f"{self._members[member]} counts other members than we do:"
+                f" {state.members.split()} there, {list(self._members)} here."
+                " Start all with the same members"
+            )
+        kept = {declared.number for declared in state.topics}
+        for number in [n for n in self._declared.get(member, {}) if n not in kept]:
+            self._forget(member, number)
+        self._wanted[member] = {}
+        for declared in state.topics:
+            self._learn(member, declared)
+
+    def _learn(self, member: ProcessId, declared: Declare) -> None:
+        topics = self._declared.setdefault(member, {})
+        topics[declared.number] = declared
+        self._match(member, declared)
+        self._tell_readers(declared.domain)
+
+    def _forget(self, member: ProcessId, number: int) -> None:
+        declared = self._declared.get(member, {}).pop(number, None)
+        self._wanted.get(member, {}).pop(number, None)
+        if declared is not None:
+            self.routes.get(declared.domain, {}).get(member, {}).pop(number, None)
+            self._tell_readers(declared.domain)
+
+    # Matching.
+
+    def _all_declared(self) -> list[tuple[ProcessId, Declare]]:
+        return [
+            (member, declared)
+            for member, topics in self._declared.items()
+            for declared in topics.values()
+        ]
+
+    def _is_match(self, reader: Subscriber, member: ProcessId, declared: Declare) -> bool:
+        return declared.domain == reader.domain_key and reader.wants(
+            declared.name, own=member == self._me
+        )
+
+    def _match_again(self, domain: str) -> None:
+        for member, declared in self._all_declared():
+            if declared.domain == domain:
+                self._match(member, declared)
+
+    def _match(self, member: ProcessId, declared: Declare) -> None:
+        readers = tuple(
+            reader for reader in self._readers if self._is_match(reader, member, declared)
+        )
+        routes = self.routes.setdefault(declared.domain, {}).setdefault(member, {})
+        if readers:
+            routes[declared.number] = (declared.name, readers)
+        else:
+            routes.pop(declared.number, None)
+        wanted = self._wanted.setdefault(member, {})
+        if wanted.get(declared.number, 0) == len(readers):
+            return
+        wanted[declared.number] = len(readers)
+        if member == self._me:
+            self._numbers[declared.number].set_readers(member, len(readers))
+        elif member in self._connected:
+            self._send(member, encode(Want(declared.number, len(readers))))
+
+    def _tell_readers(self, domain: str) -> None:
+        for reader in self._readers:
+            if reader.domain_key == domain:
+                reader.matches_changed()
+
+    def _tell_all(self, message: Message) -> None:
+        data = encode(message)
+        for member in sorted(self._connected):
+            self._send(member, data)

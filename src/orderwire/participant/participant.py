@@ -1,0 +1,336 @@
+"""A participant: one member of a group, with its writers and readers."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from orderwire.aio.clock import GroupClock, warn_about_clock
+from orderwire.aio.endpoint import Endpoint, EndpointSettings
+from orderwire.aio.impairment import Fates, Impairment
+from orderwire.kernel import NS_PER_S, LocalProtocolError, ProcessId, RemoteProtocolError
+from orderwire.participant.domain import Domain
+from orderwire.participant.matching import Matching
+from orderwire.participant.members import Members, is_loopback
+from orderwire.participant.qos import Order
+from orderwire.participant.reader import (
+    QUEUE_SAMPLES_MAX,
+    Callback,
+    ErrorHandler,
+    Overflow,
+    Reader,
+)
+from orderwire.participant.samples import Counters, add_counters
+from orderwire.participant.topics import Decode, Pattern, Topic
+from orderwire.participant.tracing import Trace
+from orderwire.participant.writer import Writer
+from orderwire.trace.schema import TraceError
+from orderwire.trace.sinks import Sink
+
+_LOG = logging.getLogger(__name__)
+
+LINGER_S = 2.0
+"""How long leaving `async with` waits for what was written to arrive, at most."""
+
+
+class Participant:
+    """One member of a group.  Use it as `async with Participant(…) as participant:`.
+
+    `me` is the name of this member in `members`, which lists every member's `host:port`.
+    Listens only on loopback addresses unless `insecure=True`: nothing is encrypted yet.
+    """
+
+    def __init__(
+        self,
+        me: str | int,
+        *,
+        members: Mapping[str, str] | Mapping[int, str],
+        trace: Trace | None = None,
+        insecure: bool = False,
+        impairment: Impairment | Fates | None = None,
+        clock: GroupClock | None = None,
+        settings: EndpointSettings | None = None,
+    ) -> None:
+        self._members = Members(members)
+        self.id: ProcessId = self._members.id_of(me)
+        self.name = self._members.names[self.id]
+        self._trace = trace
+        self._impairment = impairment
+        self._clock = clock
+        self._settings = settings
+        self._endpoint: Endpoint | None = None
+        self._matching: Matching | None = None
+        self._domains: dict[str, Domain] = {}
+        self._writers: list[Writer] = []
+        self._readers: list[Reader] = []
+        self._closed = False
+        self._sink: Sink | None = None
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self.malformed = 0
+        """Control messages that were the fault of a peer, and connections of strangers."""
+        host = self._members.addresses[self.id][0]
+        if not is_loopback(host) and not insecure:
+            raise LocalProtocolError(
+                f"{self.name!r} would listen on {host}, which other machines can reach, and"
+                " nothing is encrypted or authenticated yet: use a loopback address, or say"
+                " insecure=True if you trust this network"
+            )
+        if is_loopback(host) and not self._members.on_one_machine:
+            raise LocalProtocolError(
+                f"{self.name!r} is at {host}, where members on other machines cannot reach it:"
+                " give it an address of this machine's network"
+            )
+
+    # Life.
+
+    async def __aenter__(self) -> Self:
+        if self._endpoint is not None or self._closed:
+            raise LocalProtocolError(
+                f"participant {self.name!r} has been opened before: make a new one"
+            )
+        # Peers are added once callbacks are set, so that no message of theirs is missed.
+        addresses = self._members.addresses
+        endpoint = await Endpoint.open(
+            self.id,
+            {self.id: addresses[self.id]},
+            clock=self._clock,
+            settings=self._settings,
+            impairment=self._impairment,
+        )
+        try:
+            matching = Matching(self.id, self._members.names, endpoint.send_control)
+            endpoint.on_connected(matching.connected)
+            endpoint.on_disconnected(matching.disconnected)
+            endpoint.on_control(self._control)
+            for peer in sorted(addresses):
+                if peer != self.id:
+                    await endpoint.add_peer(peer, addresses[peer])
+            if self._trace is not None:
+                self._sink = self._trace.open(self.name)
+        except BaseException:
+            await endpoint.close()
+            raise
+        self._endpoint, self._matching = endpoint, matching
+        if self._trace is not None:
+            self._arm_flush()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close(linger_s=LINGER_S if error is None else 0.0)
+
+    async def close(self, *, linger_s: float = LINGER_S) -> None:
+        """Close writers and readers, wait for what is under way, and leave.
+
+        Waits at most `linger_s` seconds for written messages to arrive and for callbacks to get
+        what was delivered.  Raises TraceError when the trace is incomplete.
+        """
+        endpoint = self._endpoint
+        if endpoint is None or self._closed:
+            return
+        self._closed = True
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(linger_s):
+                    for domain in self._domains.values():
+                        await domain.flush(None)
+            for writer in self._writers:
+                writer.close()
+            for reader in list(self._readers):
+                reader.close()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(linger_s):
+                    for reader in self._readers:
+                        await reader.stopped()
+        finally:
+            if self._flush_timer is not None:
+                self._flush_timer.cancel()
+            for reader in self._readers:
+                reader.abandon()
+            for domain in self._domains.values():
+                domain.close()
+            await endpoint.close()
+            if self._sink is not None and self._trace is not None and self._trace.sink is None:
+                await asyncio.to_thread(self._sink.close)
+
+    # Topics.
+
+    def writer(self, topic: Topic) -> Writer:
+        """Return a new writer of this topic.  Raises LocalProtocolError."""
+        if not isinstance(topic, Topic):
+            raise LocalProtocolError(
+                f"writer({topic!r}): a writer needs a Topic('name', order=…), which says the order"
+            )
+        writer = Writer(self._domain(topic.order), topic)
+        self._writers.append(writer)
+        return writer
+
+    def reader(
+        self,
+        pattern: Topic | str,
+        *,
+        order: Order | None = None,
+        decode: Decode | None = None,
+        callback: Callback | None = None,
+        on_error: ErrorHandler | None = None,
+        in_thread: bool = False,
+        own: bool = True,
+        queue_samples_max: int = QUEUE_SAMPLES_MAX,
+        overflow: Overflow = Overflow.DROP_OLDEST,
+    ) -> Reader:
+        """Return a new reader of a topic, or of all topics of one order that match a pattern.
+
+        A pattern such as `chat/*` (one level) or `chat/**` (any) needs `order`.  With `callback`, a
+        function or a coroutine function, samples go there, one after the other: in the loop, or in
+        a thread of its own with `in_thread`, for functions that block.  What it raises goes to
+        `on_error(error, sample)`, or to the log.  `own=False` leaves out what this participant
+        writes.  At most `queue_samples_max` samples wait; `overflow` says which one is dropped
+        then.  Raises LocalProtocolError.
+        """
+        if isinstance(pattern, Topic):
+            if order is not None or decode is not None:
+                raise LocalProtocolError(
+                    f"reader of topic {pattern.name!r}: order= and decode= have no effect, they"
+                    " come from the topic"
+                )
+            name, order, decode = pattern.name, pattern.order, pattern.decode
+        else:
+            name = pattern
+            if not isinstance(order, Order):
+                raise LocalProtocolError(
+                    f"reader({pattern!r}) needs order=…, the same as its writers' topics have:"
+                    " Unordered(), Fifo() or DeltaCausal(lifetime_ms=…)"
+                )
+        if callback is None and (on_error is not None or in_thread):
+            raise LocalProtocolError("on_error= and in_thread= have no effect without callback=")
+        if callback is not None and not callable(callback):
+            raise LocalProtocolError(f"callback={callback!r} must be a function of one sample")
+        if in_thread and asyncio.iscoroutinefunction(callback):
+            raise LocalProtocolError("in_thread=True has no effect on a coroutine function")
+        if not isinstance(queue_samples_max, int) or queue_samples_max < 1:
+            raise LocalProtocolError(f"queue_samples_max={queue_samples_max!r} must be at least 1")
+        chosen = Pattern(name)
+        domain = self._domain(order)
+        reader = Reader(
+            domain,
+            chosen,
+            decode=decode,
+            callback=callback,
+            on_error=on_error,
+            in_thread=in_thread,
+            own=own,
+            queue_samples_max=queue_samples_max,
+            overflow=overflow,
+        )
+        self._readers.append(reader)
+        domain.add_reader(reader)
+        return reader
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until every copy written so far has come to its member, or can no longer.
+
+        Raises TimeoutError.
+        """
+        async with asyncio.timeout(timeout_s):
+            for domain in list(self._domains.values()):
+                await domain.flush(None)
+
+    async def drain(self, timeout_s: float | None = None) -> None:
+        """`flush`, then wait until all readers have handed over what was delivered.
+
+        Raises TimeoutError, for instance when nobody iterates over a reader.
+        """
+        async with asyncio.timeout(timeout_s):
+            await self.flush()
+            for reader in list(self._readers):
+                await reader.drain()
+
+    # What is known.
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Names of all members, in the order of their ids."""
+        return self._members.names
+
+    @property
+    def connected(self) -> tuple[str, ...]:
+        """Names of the members that can be reached now."""
+        endpoint = self._opened()
+        return tuple(
+            name
+            for at, name in enumerate(self._members.names)
+            if at != self.id and endpoint.is_connected(ProcessId(at))
+        )
+
+    @property
+    def counters(self) -> Counters:
+        """What was counted in all ordering domains together."""
+        total = Counters()
+        for domain in self._domains.values():
+            add_counters(total, domain.counters)
+        total.malformed += self.malformed
+        return total
+
+    def counters_of(self, order: Order) -> Counters:
+        """Return what was counted in one ordering domain."""
+        domain = self._domains.get(order.key)
+        return Counters() if domain is None else domain.counters
+
+    @property
+    def control_bytes(self) -> int:
+        """Encoded control information of all that was written, in bytes."""
+        return self.counters.control_bytes
+
+    # Inside.
+
+    def _opened(self) -> Endpoint:
+        if self._endpoint is None:
+            raise LocalProtocolError(
+                f"participant {self.name!r} is not open: use it inside of"
+                " `async with Participant(…) as participant:`"
+            )
+        if self._closed:
+            raise LocalProtocolError(f"participant {self.name!r} is closed: make a new one")
+        return self._endpoint
+
+    def _domain(self, order: Order) -> Domain:
+        endpoint = self._opened()
+        domain = self._domains.get(order.key)
+        if domain is None:
+            assert self._matching is not None
+            domain = Domain(order, self.id, self._members.names, endpoint, self._matching)
+            self._domains[order.key] = domain
+            one_machine = self._members.on_one_machine
+            if order.lifetime_ns is not None and not one_machine:
+                warn_about_clock(order.epsilon_ns)
+            if self._trace is not None and self._sink is not None:
+                domain.trace(self._trace.run, self._sink, one_clock=one_machine)
+        return domain
+
+    def _control(self, peer: ProcessId, data: memoryview) -> None:
+        assert self._matching is not None
+        try:
+            self._matching.control(peer, data)
+        except RemoteProtocolError as error:
+            self.malformed += 1
+            _LOG.error("control message of %s: %s", self._members.names[peer], error)
+
+    def _arm_flush(self) -> None:
+        assert self._trace is not None
+        self._flush_timer = asyncio.get_running_loop().call_later(
+            self._trace.flush_interval_ns / NS_PER_S, self._flush_traces
+        )
+
+    def _flush_traces(self) -> None:
+        try:
+            for domain in self._domains.values():
+                domain.flush_trace()
+        except (TraceError, OSError) as error:
+            _LOG.error("%s", error)  # and again, as an exception, when the participant is closed
+        self._arm_flush()

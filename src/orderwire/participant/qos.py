@@ -1,0 +1,187 @@
+"""Order as a quality of service: what a topic's readers are promised.
+
+Topics whose order is equal form one ordering domain and share its causality: an answer on one topic
+never overtakes the question on another.  Give `domain` a name to keep two domains apart that are
+equal otherwise.
+"""
+
+from typing import Any, ClassVar, Self
+
+import msgspec
+
+from orderwire.kernel import NS_PER_MS, LocalProtocolError, exact_ns
+from orderwire.ordering.settings import OrderingSettings
+
+TICK_NS = 1_000
+"""Granule of stamps and lifetimes: one microsecond.  [S000:dec.3]"""
+
+LIFETIME_MS_MAX = 86_400_000
+"""A day.  Longer is no lifetime: leave it out where that is possible."""
+
+DOMAIN_NAME_MAX = 64
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True):
+    """What all orders have.  Use one of its subclasses."""
+
+    domain: str = ""
+    """Name that keeps this domain apart from an equal one; part of the trace's run_id."""
+
+    algorithm: ClassVar[str] = ""
+    """Name in the catalog of ordering algorithms."""
+
+    @property
+    def lifetime_ns(self) -> int | None:
+        """Δ in nanoseconds, or None when messages live for ever."""
+        raise NotImplementedError
+
+    @property
+    def epsilon_ns(self) -> int:
+        """ε in nanoseconds."""
+        return 0
+
+    @property
+    def label(self) -> str:
+        """The domain's name, or one that tells its order and lifetime."""
+        if self.domain:
+            return self.domain
+        lifetime_ns = self.lifetime_ns
+        if lifetime_ns is None:
+            return self.algorithm
+        return f"{self.algorithm}-{lifetime_ns / NS_PER_MS:g}ms"
+
+    @property
+    def key(self) -> str:
+        """What two members must agree on to be in the same domain."""
+        fields = msgspec.structs.asdict(self)
+        text = ",".join(f"{name}={fields[name]}" for name in sorted(fields) if name != "domain")
+        return f"{self.algorithm}({text}){self.domain}"
+
+    def settings(self, members: int) -> OrderingSettings:
+        """Return the ordering algorithm's settings for a group of this size."""
+        return OrderingSettings(
+            members=members,
+            lifetime_ns=self.lifetime_ns,
+            epsilon_ns=self.epsilon_ns,
+            tick_ns=TICK_NS,
+        )
+
+    def __post_init__(self) -> None:
+        if type(self) is Order:
+            raise LocalProtocolError(
+                "Order is no quality of service: use Unordered, Fifo or DeltaCausal"
+            )
+        if len(self.domain) > DOMAIN_NAME_MAX or not self.domain.isprintable():
+            raise LocalProtocolError(
+                f"domain {self.domain!r} must be at most {DOMAIN_NAME_MAX} printable characters"
+            )
+
+
+class _Aging(Order, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An order whose messages may have a lifetime."""
+
+    lifetime_ms: float | None = None
+    """Δ: how long after it was written a message may still be handed over; None = for ever."""
+
+    @property
+    def lifetime_ns(self) -> int | None:
+        """Δ in nanoseconds, or None when messages live for ever."""
+        return None if self.lifetime_ms is None else _whole_ticks("lifetime_ms", self.lifetime_ms)
+
+    def __post_init__(self) -> None:
+        Order.__post_init__(self)
+        _ = self.lifetime_ns
+
+
+class Unordered(_Aging, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Every message as soon as it comes, once.  Costs nothing; promises no order at all."""
+
+    algorithm: ClassVar[str] = "unordered"
+
+
+class Fifo(_Aging, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The messages of one writer's participant in the order they were written.
+
+    Nothing is promised between two participants.  With a lifetime a lost message holds up those
+    behind it for at most as long as it could still come.
+    """
+
+    algorithm: ClassVar[str] = "fifo"
+
+
+class DeltaCausal(Order, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Causal order among what comes in time; what comes later than `lifetime_ms` is dropped.
+
+    If writing m could have been influenced by m′ (its participant had written or been handed m′
+    before), no reader of both is handed m before m′, on whatever topics of the domain.  [S000]
+    """
+
+    lifetime_ms: float
+    """Δ: how long after it was written a message may still be handed over, in milliseconds.
+
+    Both sides must name the same value; it is part of the domain.  A whole number of microseconds.
+    """
+    clock_error_ms: float = 1.0
+    """ε: bound on the difference of any two members' clocks, in milliseconds."""
+
+    algorithm: ClassVar[str] = "jang-delta"
+
+    @property
+    def lifetime_ns(self) -> int:
+        """Δ in nanoseconds."""
+        return _whole_ticks("lifetime_ms", self.lifetime_ms)
+
+    @property
+    def epsilon_ns(self) -> int:
+        """ε in nanoseconds."""
+        return exact_ns(self.clock_error_ms, NS_PER_MS, "clock_error_ms")
+
+    def __post_init__(self) -> None:
+        Order.__post_init__(self)
+        if not self.clock_error_ms >= 0:
+            raise LocalProtocolError(
+                f"clock_error_ms={self.clock_error_ms!r} must not be negative: it is the largest"
+                " difference of two members' clocks"
+            )
+        if self.epsilon_ns >= self.lifetime_ns:
+            raise LocalProtocolError(
+                f"clock_error_ms={self.clock_error_ms!r} must be below lifetime_ms="
+                f"{self.lifetime_ms!r}: clocks that differ by more cannot judge that lifetime"
+            )
+
+    @classmethod
+    def conference(cls, **more: Any) -> Self:
+        """A video conference: 250 ms.  [S000:sec.2.2]"""
+        return cls(lifetime_ms=250, **more)
+
+    @classmethod
+    def videophone(cls, **more: Any) -> Self:
+        """A video telephone: 350 ms.  [S000:sec.2.2]"""
+        return cls(lifetime_ms=350, **more)
+
+    @classmethod
+    def playback(cls, **more: Any) -> Self:
+        """Playing back what was recorded: one second.  [S000:sec.2.2]"""
+        return cls(lifetime_ms=1_000, **more)
+
+    @classmethod
+    def catalogue(cls, **more: Any) -> Self:
+        """Browsing a catalogue: two seconds.  [S000:sec.2.2]"""
+        return cls(lifetime_ms=2_000, **more)
+
+
+def _whole_ticks(name: str, value_ms: float) -> int:
+    """Convert milliseconds to nanoseconds; refuse what is no positive number of microseconds."""
+    if isinstance(value_ms, bool) or not isinstance(value_ms, int | float):
+        raise LocalProtocolError(f"{name}={value_ms!r} must be a number of milliseconds")
+    if not 0 < value_ms <= LIFETIME_MS_MAX:
+        raise LocalProtocolError(
+            f"{name}={value_ms!r} must be above 0 and at most {LIFETIME_MS_MAX} milliseconds"
+        )
+    try:
+        value_ns = exact_ns(value_ms, NS_PER_MS, name)
+    except ValueError as error:
+        raise LocalProtocolError(str(error)) from None
+    if value_ns % TICK_NS:
+        raise LocalProtocolError(f"{name}={value_ms!r} must be a whole number of microseconds")
+    return value_ns

@@ -1,0 +1,378 @@
+"""Readers: a bounded queue with a stated policy, handed over by iterator or by callback."""
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Self
+
+from orderwire.kernel import Instant, LocalProtocolError
+from orderwire.ordering.pdu import Delivered
+from orderwire.participant.samples import ReaderCounters, Sample
+from orderwire.participant.topics import Decode, Pattern
+
+if TYPE_CHECKING:
+    from orderwire.participant.domain import Domain
+
+_LOG = logging.getLogger(__name__)
+
+QUEUE_SAMPLES_MAX = 65_536
+"""Default limit of a reader's queue."""
+
+TURN_SAMPLES = 64
+"""After so many samples without a pause, the loop gets its turn."""
+
+TURN_NS = 5_000_000
+"""Callbacks in the loop give it its turn after so long."""
+
+Callback = Callable[[Sample], None] | Callable[[Sample], Awaitable[None]]
+ErrorHandler = Callable[[Exception, Sample], None]
+
+
+class Overflow(Enum):
+    """What happens to a sample that finds the queue full.  Each one is counted and announced.
+
+    Holding up the writers is not among the choices: one slow reader would slow the others down.
+    """
+
+    DROP_OLDEST = "drop-oldest"
+    """Remove the oldest sample: what is handed over stays fresh."""
+    DROP_NEWEST = "drop-newest"
+    """Refuse the new sample: what was queued is kept."""
+
+
+class Reader:
+    """Reads the topics that match its pattern.  Make one with `participant.reader(…)`.
+
+    `async for sample in reader` or a callback hands over every sample, in the domain's order.  A
+    sample that outlives its lifetime in the queue is never handed over: it counts as expired.
+    """
+
+    def __init__(
+        self,
+        domain: "Domain",
+        pattern: Pattern,
+        *,
+        decode: Decode | None,
+        callback: Callback | None,
+        on_error: ErrorHandler | None,
+        in_thread: bool,
+        own: bool,
+        queue_samples_max: int,
+        overflow: Overflow,
+    ) -> None:
+        self.pattern = pattern
+        self.counters = ReaderCounters()
+        self.closed = False
+        self._domain = domain
+        self._clock = domain.clock
+        self._lifetime_ns = domain.order.lifetime_ns
+        self._decode = decode
+        self._callback = callback
+        self._on_error = on_error
+        self._own = own
+        self._limit = queue_samples_max
+        self._overflow = overflow
+        self._queue: deque[tuple[str, Delivered, bytes, Instant]] = deque()
+        self._gaps_told = 0
+        self._announce_at = 1
+        self._turn = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._idle: list[asyncio.Future[None]] = []
+        self._matched: list[tuple[int, asyncio.Future[None]]] = []
+        self._loop = asyncio.get_running_loop()
+        self._pumping = False
+        self._task: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, "orderwire-reader") if in_thread else None
+        self._awaits = callback is not None and _is_coroutine_function(callback)
+
+    # For the application.
+
+    @property
+    def pending(self) -> int:
+        """Samples that wait to be handed over."""
+        return len(self._queue)
+
+    @property
+    def matched(self) -> int:
+        """How many topics of other members, and of this one, it reads now; each member's count."""
+        return len(self._domain.matching.matches_of(self))
+
+    @property
+    def incompatible(self) -> list[str]:
+        """Sentences on topics that the pattern names but whose writers chose another order."""
+        return [
+            f"{self._domain.members[member]} writes {name!r} as {domain},"
+            f" this reader asks for {self.domain_key}"
+            for member, name, domain in self._domain.matching.incompatible_with(self)
+        ]
+
+    async def wait_matched(self, count: int = 1, timeout_s: float | None = None) -> None:
+        """Wait until it reads at least `count` topics.  Raises TimeoutError, which says what is."""
+        if self.matched >= count:
+            return
+        waiter = self._loop.create_future()
+        self._matched.append((count, waiter))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await waiter
+        except TimeoutError:
+            raise TimeoutError(
+                f"{self.pattern!r} matches {self.matched} topics after {timeout_s} s, waited for"
+                f" {count}. {' '.join(self.incompatible)}".rstrip()
+            ) from None
+
+    def __aiter__(self) -> Self:
+        self._refuse_mixed_use()
+        return self
+
+    async def __anext__(self) -> Sample:
+        """Return the next sample; ends when the reader is closed and its queue is empty."""
+        self._turn += 1
+        if self._turn >= TURN_SAMPLES:
+            self._turn = 0
+            await asyncio.sleep(0)
+        while True:
+            sample = self._next()
+            if sample is not None:
+                return sample
+            if self.closed:
+                raise StopAsyncIteration
+            await self._wait()
+
+    async def read(self, timeout_s: float | None = None) -> Sample:
+        """Return the next sample.  Raises TimeoutError, and LocalProtocolError once closed."""
+        self._refuse_mixed_use()
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self.__anext__()
+        except StopAsyncIteration:
+            raise LocalProtocolError(
+                f"the reader of {self.pattern.text!r} is closed and has nothing left"
+            ) from None
+
+    def read_nowait(self) -> Sample | None:
+        """Return the next sample if there is one."""
+        self._refuse_mixed_use()
+        return self._next()
+
+    async def drain(self) -> None:
+        """Wait until everything delivered so far has been handed over, expired or dropped."""
+        while self._queue or self._pumping:
+            idle = self._loop.create_future()
+            self._idle.append(idle)
+            await idle
+
+    def close(self) -> None:
+        """Read no more.  What waits in the queue can still be taken; callbacks get it too."""
+        if not self.closed:
+            self.closed = True
+            self._domain.matching.remove_reader(self)
+            self._domain.forget_reader(self)
+            self._wake()
+            for _, waiter in self._matched:
+                waiter.cancel()
+            if self._thread is not None and not self._pumping:
+                self._thread.shutdown(wait=False)
+
+    def abandon(self) -> None:
+        """Stop calling back, whatever waits."""
+        self._queue.clear()
+        if self._task is not None:
+            self._task.cancel()
+
+    async def stopped(self) -> None:
+        """Wait until a closed reader's callback has been called for the last time."""
+        if self._callback is not None:
+            await self.drain()
+
+    # For the domain.
+
+    @property
+    def domain_key(self) -> str:
+        """The ordering domain it reads in."""
+        return self._domain.key
+
+    def wants(self, name: str, *, own: bool) -> bool:
+        """Whether it reads this topic; `own` says that this participant writes it."""
+        return (self._own or not own) and self.pattern.matches(name)
+
+    def matches_changed(self) -> None:
+        """The writers that it matches are other ones now."""
+        if self._matched:
+            matched = self.matched
+            for count, waiter in self._matched:
+                if matched >= count and not waiter.done():
+                    waiter.set_result(None)
+            self._matched = [entry for entry in self._matched if not entry[1].done()]
+
+    def put(self, topic: str, delivered: Delivered, data: bytes, now: Instant) -> None:
+        """Queue a sample whose turn has come."""
+        queue = self._queue
+        self.counters.delivered += 1
+        if len(queue) >= self._limit:
+            self._drop()
+            if self._overflow is Overflow.DROP_NEWEST:
+                return
+            queue.popleft()
+        queue.append((topic, delivered, data, now))
+        if self._callback is not None:
+            if not self._pumping:
+                self._pumping = True
+                self._loop.call_soon(self._pump)
+        elif self._waiter is not None:
+            self._wake()
+
+    def _drop(self) -> None:
+        counters = self.counters
+        counters.dropped += 1
+        if counters.dropped == self._announce_at:
+            self._announce_at *= 4
+            _LOG.warning(
+                "reader of %r is too slow: its queue of %d samples is full, %d dropped so far (%s)",
+                self.pattern.text,
+                self._limit,
+                counters.dropped,
+                self._overflow.value,
+            )
+
+    # Handing over.
+
+    def _next(self) -> Sample | None:
+        """Take the next sample that has not expired and can be decoded."""
+        queue, counters = self._queue, self.counters
+        lifetime_ns = self._lifetime_ns
+        while True:
+            try:
+                topic, delivered, data, now = queue.popleft()
+            except IndexError:
+                self._tell_idle()
+                return None
+            if lifetime_ns is not None and self._clock.now() > delivered.stamp + lifetime_ns:
+                counters.expired += 1
+                continue
+            content: Any = data
+            if self._decode is not None:
+                try:
+                    content = self._decode(data)
+                except Exception:
+                    counters.undecodable += 1
+                    _LOG.exception("cannot decode %d bytes of topic %r", len(data), topic)
+                    continue
+            counters.handed_over += 1
+            gaps = counters.dropped + counters.expired + counters.undecodable
+            before, self._gaps_told = gaps - self._gaps_told, gaps
+            return Sample(
+                topic,
+                content,
+                self._domain.members[delivered.source],
+                delivered.number,
+                delivered.stamp,
+                delivered.arrived,
+                now,
+                before,
+            )
+
+    async def _wait(self) -> None:
+        if self._waiter is not None:
+            raise LocalProtocolError(
+                f"the reader of {self.pattern.text!r} is being read by another task already: make"
+                " a reader for each, or hand samples on from one"
+            )
+        self._waiter = self._loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _tell_idle(self) -> None:
+        if self._idle and not self._pumping:
+            idle, self._idle = self._idle, []
+            for waiter in idle:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def _refuse_mixed_use(self) -> None:
+        if self._callback is not None:
+            raise LocalProtocolError(
+                f"the reader of {self.pattern.text!r} has a callback, which gets its samples:"
+                " leave the callback out to iterate"
+            )
+
+    # Callbacks.
+
+    def _pump(self) -> None:
+        """Hand over to the callback, where it belongs."""
+        if self._awaits:
+            self._task = self._loop.create_task(self._pump_awaiting())
+        elif self._thread is not None:
+            running = self._loop.run_in_executor(self._thread, self._pump_blocking)
+            running.add_done_callback(lambda _: self._pumped())
+        else:
+            give_up = self._clock.now() + TURN_NS
+            while (sample := self._next()) is not None:
+                self._call(sample)
+                if self._clock.now() >= give_up:
+                    self._loop.call_soon(self._pump)
+                    return
+            self._pumped()
+
+    def _pump_blocking(self) -> None:
+        while (sample := self._next()) is not None:
+            self._call(sample)
+
+    async def _pump_awaiting(self) -> None:
+        callback: Any = self._callback
+        turn = 0
+        while (sample := self._next()) is not None:
+            try:
+                await callback(sample)
+            except Exception as error:
+                self._failed(error, sample)
+            turn += 1
+            if turn % TURN_SAMPLES == 0:
+                await asyncio.sleep(0)
+        self._pumped()
+
+    def _call(self, sample: Sample) -> None:
+        callback: Any = self._callback
+        try:
+            callback(sample)
+        except Exception as error:
+            self._failed(error, sample)
+
+    def _failed(self, error: Exception, sample: Sample) -> None:
+        self.counters.failed += 1
+        if self._on_error is not None:
+            self._on_error(error, sample)
+        else:
+            _LOG.error(
+                "callback of the reader of %r failed on %s/%d: %r",
+                self.pattern.text,
+                sample.source,
+                sample.number,
+                error,
+                exc_info=error,
+            )
+
+    def _pumped(self) -> None:
+        if self._queue:  # something came while the callback was being left
+            self._loop.call_soon(self._pump)
+            return
+        self._pumping = False
+        self._tell_idle()
+        if self.closed and self._thread is not None:
+            self._thread.shutdown(wait=False)
+
+
+def _is_coroutine_function(callback: Callback) -> bool:
+    return inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(
+        getattr(callback, "__call__", None)  # noqa: B004 - an object whose __call__ awaits
+    )

@@ -1,0 +1,62 @@
+"""Tracing as a setting of a participant."""
+
+from pathlib import Path
+
+import msgspec
+
+from orderwire.kernel import NS_PER_MS, LocalProtocolError
+from orderwire.trace import BackgroundSink, Sink, open_sink
+from orderwire.trace.reader import TRACE_SUFFIXES
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a participant records what it sent, delivered and discarded.
+
+    Exactly one of `path`, `brokers` and `sink` is given.  All participants of a run name the same
+    `run`; each ordering domain becomes a run of its own, `run/domain`.
+    """
+
+    run: str
+    path: Path | str | None = None
+    """A file that ends in .arrow or .parquet, or a folder: then `<participant>.arrow` in it."""
+    brokers: str | None = None
+    """Kafka-protocol servers, `host:port,…`: batches are published to `topic`."""
+    topic: str = "orderwire.trace"
+    sink: Sink | None = None
+    """A sink of your own; it stays open."""
+    flush_interval_ms: int = 200
+    """How long an event waits for its batch to fill, at most."""
+
+    def __post_init__(self) -> None:
+        if not self.run:
+            raise LocalProtocolError("a trace needs a run: name it, e.g. Trace(run='test-1', …)")
+        given = [name for name in ("path", "brokers", "sink") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise LocalProtocolError(
+                "a trace needs exactly one of path=, brokers= and sink=, got"
+                f" {' and '.join(given) or 'none'}"
+            )
+        if self.topic != "orderwire.trace" and self.brokers is None:
+            raise LocalProtocolError(f"topic={self.topic!r} has no effect without brokers=")
+        if self.flush_interval_ms < 1:
+            raise LocalProtocolError(f"flush_interval_ms={self.flush_interval_ms} must be positive")
+
+    @property
+    def flush_interval_ns(self) -> int:
+        """How long an event waits at most, in nanoseconds."""
+        return self.flush_interval_ms * NS_PER_MS
+
+    def open(self, participant: str) -> Sink:
+        """Return where this participant's batches go.  Raises OSError and TraceError."""
+        if self.sink is not None:
+            return self.sink
+        if self.brokers is not None:
+            from orderwire.trace.publish import TopicSink  # imports a client library
+
+            return BackgroundSink(TopicSink(self.brokers, self.topic))
+        assert self.path is not None
+        path = Path(self.path)
+        if path.suffix not in TRACE_SUFFIXES:
+            path.mkdir(parents=True, exist_ok=True)
+            path = path / f"{participant}.arrow"
+        return BackgroundSink(open_sink(path))

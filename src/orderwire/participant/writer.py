@@ -1,0 +1,86 @@
+"""Writers: one topic each; a write is sent to whoever reads the topic now."""
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from orderwire.kernel import LocalProtocolError
+from orderwire.participant.samples import Written
+from orderwire.participant.topics import Topic
+
+if TYPE_CHECKING:
+    from orderwire.participant.domain import Domain
+
+DATA_BYTES_MAX = 983_040
+"""Largest data of one message: a PDU holds 1 MiB, 64 KiB of which are kept for control data."""
+
+
+class Writer:
+    """Writes to one topic.  Make one with `participant.writer(topic)`."""
+
+    def __init__(self, domain: "Domain", topic: Topic) -> None:
+        self.topic = topic
+        self.closed = False
+        self._domain = domain
+        self._encode = topic.encode
+        self._outlet = domain.matching.declare(topic.name, domain.key)
+
+    @property
+    def matched(self) -> int:
+        """How many readers the topic has now, at all members."""
+        return self._outlet.matched
+
+    def write(self, data: Any) -> Written | None:
+        """Send data to all members that read the topic; returns at once.
+
+        Returns None when nobody reads it: nothing was sent, which is no fault and is counted.
+        Raises LocalProtocolError when closed, when the data are no bytes or too large, and, in a
+        domain without lifetime, when too much waits to be sent: then await `drain()`.
+        """
+        if self.closed:
+            raise LocalProtocolError(
+                f"the writer of {self.topic.name!r} is closed: make another one with"
+                " participant.writer(topic), inside of `async with`"
+            )
+        if self._encode is not None:
+            data = self._encode(data)
+        if not isinstance(data, bytes):
+            if not isinstance(data, bytearray | memoryview):
+                raise LocalProtocolError(
+                    f"topic {self.topic.name!r} takes bytes, got {type(data).__name__}: encode it,"
+                    " or give the topic encode=… and decode=…"
+                )
+            data = bytes(data)
+        if len(data) > DATA_BYTES_MAX:
+            raise LocalProtocolError(
+                f"data of {len(data)} bytes are too large for one message, at most"
+                f" {DATA_BYTES_MAX} (DATA_BYTES_MAX): cut them up"
+            )
+        return self._domain.write(self._outlet, data)
+
+    async def wait_matched(self, readers: int = 1, timeout_s: float | None = None) -> None:
+        """Wait until the topic has at least so many readers.  Raises TimeoutError."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._outlet.wait(readers)
+        except TimeoutError:
+            raise TimeoutError(
+                f"{self.topic.name!r} has {self.matched} readers after {timeout_s} s, waited for"
+                f" {readers}: do they ask for the same order, {self._domain.key}?"
+            ) from None
+
+    async def drain(self) -> None:
+        """Wait until there is room to write more."""
+        await self._domain.channel.drain()
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until every copy written so far has come to its member, or can no longer.
+
+        Raises TimeoutError.
+        """
+        await self._domain.flush(timeout_s)
+
+    def close(self) -> None:
+        """Write no more.  What was written is still sent."""
+        if not self.closed:
+            self.closed = True
+            self._domain.matching.withdraw(self._outlet)
