@@ -1,0 +1,145 @@
+"""The audit in one process: no engine but numpy and Arrow, the same findings as on Spark."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from orderwire.kernel import GROUP_SIZE_MAX
+from orderwire.trace.events import RunSettings
+from orderwire.verify.kernels.columns import NEEDED, columns_of
+from orderwire.verify.kernels.matching import match
+from orderwire.verify.kernels.slices import (
+    Extent,
+    Slice,
+    audit_slice,
+    bucket_ns,
+    events_target,
+    plan_slices,
+)
+from orderwire.verify.kernels.stamps import audit_clocks, recorded_clocks
+from orderwire.verify.kernels.violations import merge, no_violations, violation_rows
+from orderwire.verify.kernels.waiting import waiting
+from orderwire.verify.kernels.wellformed import drop_repeats
+from orderwire.verify.report import Report, RunReport, combine, conclude, tally_found
+from orderwire.verify.settle import Settled, join_parts, settle
+from orderwire.verify.source import (
+    EVIDENCE,
+    TraceSource,
+    extents,
+    histogram,
+    settings_of,
+)
+
+
+class AuditOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to check beyond the usual, and how."""
+
+    waiting: bool = False
+    """Measure waiting (O3); reads each run in one piece."""
+    waiting_slack_ns: int = 1_000_000
+    """Avoidable waiting up to this is not listed."""
+    clocks: bool = False
+    """Check recorded vector clocks (S1); reads each run in one piece."""
+    slice_events: int = 0
+    """Events a slice should hold; 0 chooses."""
+
+
+def audit(source: TraceSource, options: AuditOptions | None = None) -> tuple[Report, pa.Table]:
+    """Audit all runs of a trace; return the report and every violation as a row."""
+    options = options or AuditOptions()
+    starts = source.starts()
+    reports, found = [], []
+    for extent in extents(source).values():
+        report, rows = audit_run(source, extent, starts, options)
+        reports.append(report)
+        found.append(rows)
+    return combine(reports), merge(found)
+
+
+def audit_run(
+    source: TraceSource, extent: Extent, starts: pa.Table, options: AuditOptions
+) -> tuple[RunReport, pa.Table]:
+    """Audit one run, slice by slice where its clock allows."""
+    run_id = extent.run_id
+    settings, odd = settings_of(starts, run_id)
+    assumed = settings or assume_settings(source, run_id)
+    slices = plan_run(source, extent, settings, options.slice_events)
+    rows, settled = _audit_slices(source, slices, assumed)
+    if not settled.slices_suffice:
+        rows, settled = _audit_slices(source, [Slice(run_id=run_id)], assumed)
+    extra, checked = _extra_checks(source, run_id, assumed, options)
+    rows = merge([rows, settled.violations, contradictions(run_id, odd), extra])
+    return conclude(run_id, settings, settled, tally_found(rows), checked), rows
+
+
+def plan_run(
+    source: TraceSource, extent: Extent, settings: RunSettings | None, slice_events: int = 0
+) -> list[Slice]:
+    """Cut a run into slices; count its events by time only if it is long enough to be cut."""
+    target = slice_events or events_target(1 if settings is None else settings.members)
+    if extent.events < 2 * target:
+        return [Slice(run_id=extent.run_id)]
+    buckets, counts = histogram(source, extent, bucket_ns(extent))
+    return plan_slices(extent, settings, buckets, counts, target)
+
+
+def assume_settings(source: TraceSource, run_id: str) -> RunSettings:
+    """Return settings for a run without any: as many members as it shows, no lifetime."""
+    highest = 0
+    for batch in source.batches(("process",), run_id):
+        process = batch.column("process").to_numpy()
+        inside = process[(process >= 0) & (process < GROUP_SIZE_MAX)]
+        highest = max(highest, int(inside.max(initial=0)))
+    return RunSettings(algorithm="", members=highest + 1)
+
+
+def contradictions(run_id: str, odd: pa.Table) -> pa.Table:
+    """Return a violation for each START event whose settings are not the run's, or no settings."""
+    process = odd.column("process").to_numpy().astype(np.int64)
+    nobody = np.full(len(process), -1, np.int64)
+    return violation_rows(
+        run_id,
+        "W1",
+        "settings",
+        process=process,
+        position=odd.column("position").to_numpy(),
+        source=nobody,
+        number=nobody,
+        details=[{"settings": detail[:200]} for detail in odd.column("detail").to_pylist()],
+    )
+
+
+def _audit_slices(
+    source: TraceSource, slices: Sequence[Slice], settings: RunSettings
+) -> tuple[pa.Table, Settled]:
+    parts = []
+    for piece in slices:
+        table = source.read(piece.run_id, piece.view_low, piece.view_high)
+        parts.append(audit_slice(table, piece, settings).parts())
+    joined = join_parts(parts)
+    whole = len(slices) == 1 and slices[0].whole
+    return joined["violations"], settle(slices[0].run_id, settings, joined, whole=whole)
+
+
+def _extra_checks(
+    source: TraceSource, run_id: str, settings: RunSettings, options: AuditOptions
+) -> tuple[pa.Table, dict[str, int]]:
+    """Run the checks that need a run in one piece; tell how much each had to check."""
+    if not (options.waiting or options.clocks):
+        return no_violations(), {}
+    table = source.read(run_id, columns=(*NEEDED, EVIDENCE))
+    columns, _ = drop_repeats(run_id, columns_of(table))
+    matches = match(columns, settings.members)
+    found, checked = [], {}
+    if options.waiting:
+        slack = max(options.waiting_slack_ns, settings.timer_slack_ns)
+        rows, measured = waiting(run_id, columns, matches, settings, slack)
+        found.append(rows)
+        checked["O3"] = len(measured.rows)
+    if options.clocks:
+        recorded, whole = recorded_clocks(table, columns, matches)
+        found.append(audit_clocks(run_id, columns, matches, recorded, whole))
+        checked["S1"] = int(np.count_nonzero(whole))
+    return merge(found), checked

@@ -1,0 +1,215 @@
+"""C1: no copy is missing, delivered twice, delivered to a non-destination, or made up.
+
+A copy is a message and one of its destinations.  Its send and what became of it lie at most one
+window apart, so a slice settles nearly all copies by itself; what it cannot settle, it hands on as
+a residue: copies without an outcome and outcomes without a send.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from orderwire.verify.kernels.columns import (
+    DELIVER,
+    DISCARD,
+    FULL,
+    FUTURE,
+    I64,
+    LATE,
+    LOST,
+    RECEIVE,
+    Bools,
+    Columns,
+)
+from orderwire.verify.kernels.matching import Matches, first_of
+from orderwire.verify.kernels.violations import Witness, no_violations, violations
+
+TALLIES = ("written", "delivered", "late", "refused", "missing", "reported_lost")
+"""What is counted of each (source, destination) pair, in copies.  Refused: to protect the process,
+for a stamp from the future or a full buffer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """What a slice says about copies."""
+
+    violations: pa.Table
+    tallies: dict[str, I64]
+    """(members × members) counts by source and destination, for each of `TALLIES`."""
+    missing: pa.Table
+    """Copies without an outcome, columns of `MISSING`."""
+    stray: pa.Table
+    """Outcomes without a send in view, columns of `STRAY`."""
+
+
+MISSING = pa.schema(
+    [
+        ("source", pa.int32()),
+        ("number", pa.int64()),
+        ("process", pa.int32()),
+        ("stamp_ns", pa.int64()),
+        ("time_ns", pa.int64()),
+        ("received_ns", pa.int64()),
+    ]
+)
+"""`process` is the destination, `time_ns` the send's, `received_ns` the arrival's clock or −1."""
+
+STRAY = pa.schema(
+    [
+        ("source", pa.int32()),
+        ("number", pa.int64()),
+        ("process", pa.int32()),
+        ("position", pa.int64()),
+        ("time_ns", pa.int64()),
+        ("kind", pa.int8()),
+        ("reason", pa.int8()),
+    ]
+)
+
+
+def audit_copies(
+    run_id: str, columns: Columns, matches: Matches, core: Bools, decided: Bools
+) -> Copies:
+    """Settle the copies of the sends marked in `decided` (by index), judge the rows in `core`.
+
+    Kinds: `duplicate`, `non-destination`, `altered` (the delivered stamp is not the sent one).
+    """
+    process = columns.process[matches.rows]
+    kind, reason = columns.kind[matches.rows], columns.reason[matches.rows]
+    known = matches.send >= 0
+    shape = matches.intended.shape
+    delivered = _marked(shape, matches, process, known & (kind == DELIVER))
+    dropped = known & (kind == DISCARD)
+    late = _marked(shape, matches, process, dropped & (reason == LATE)) & ~delivered
+    turned_away = dropped & ((reason == FUTURE) | (reason == FULL))
+    refused = _marked(shape, matches, process, turned_away) & ~delivered & ~late
+    intended = matches.intended & decided[:, None]
+    missing = intended & ~delivered & ~late & ~refused
+    source = columns.source[matches.send_rows]
+    tallies = {
+        "written": _by_source(intended, source),
+        "delivered": _by_source(intended & delivered, source),
+        "late": _by_source(intended & late, source),
+        "refused": _by_source(intended & refused, source),
+        "missing": _by_source(missing, source),
+        "reported_lost": _reported(columns, core, matches.members),
+    }
+    stray = np.flatnonzero(~known & core[matches.rows] & (kind != RECEIVE))
+    return Copies(
+        pa.concat_tables(_misdelivered(run_id, columns, matches, core)),
+        tallies,
+        _missing_table(columns, matches, missing),
+        _stray_table(columns, matches.rows[stray]),
+    )
+
+
+def _marked(shape: tuple[int, ...], matches: Matches, process: I64, which: Bools) -> Bools:
+    marks = np.zeros(shape, np.bool_)
+    marks[matches.send[which], process[which]] = True
+    return marks
+
+
+def _by_source(copies: Bools, source: I64) -> I64:
+    """Count copies by source (rows are sorted by it) and destination."""
+    members = copies.shape[1]
+    counts = np.zeros((members, members), np.int64)
+    if len(source):
+        starts = np.flatnonzero(np.append(True, source[1:] != source[:-1]))
+        counts[source[starts]] = np.add.reduceat(copies, starts, axis=0, dtype=np.int64)
+    return counts
+
+
+def _reported(columns: Columns, core: Bools, members: int) -> I64:
+    """Count what each link said it had lost: LOST events, by source and destination."""
+    counts = np.zeros((members, members), np.int64)
+    rows = np.flatnonzero((columns.kind == LOST) & core)
+    source, process = columns.source[rows], columns.process[rows]
+    inside = (source >= 0) & (source < members) & (process >= 0) & (process < members)
+    np.add.at(counts, (source[inside], process[inside]), columns.number[rows][inside])
+    return counts
+
+
+def _misdelivered(run_id: str, columns: Columns, matches: Matches, core: Bools) -> list[pa.Table]:
+    deliveries = np.flatnonzero((columns.kind[matches.rows] == DELIVER) & (matches.send >= 0))
+    rows, send = matches.rows[deliveries], matches.send[deliveries]
+    process = columns.process[rows]
+    judged = core[rows]
+    tables = [no_violations()]
+    again = np.flatnonzero(judged & ~first_of(send, process, matches.members))
+    if len(again):
+        key = send * matches.members + process
+        _, first, which = np.unique(key, return_index=True, return_inverse=True)
+        proof = rows[first[which[again]]]
+        tables.append(_with_proof(run_id, "duplicate", columns, rows[again], proof))
+    astray = np.flatnonzero(judged & ~matches.intended[send, process])
+    tables.append(violations(run_id, "C1", "non-destination", columns, rows[astray]))
+    origin = matches.send_rows[send]
+    altered = np.flatnonzero(judged & (columns.stamp_ns[rows] != columns.stamp_ns[origin]))
+    if len(altered):
+        stamps = columns.stamp_ns[origin[altered]].tolist()
+        tables.append(
+            violations(
+                run_id,
+                "C1",
+                "altered",
+                columns,
+                rows[altered],
+                details=[
+                    {"sent_stamp_ns": sent, "delivered_stamp_ns": got}
+                    for sent, got in zip(
+                        stamps, columns.stamp_ns[rows[altered]].tolist(), strict=True
+                    )
+                ],
+            )
+        )
+    return tables
+
+
+def _with_proof(run_id: str, kind: str, columns: Columns, rows: I64, proof: I64) -> pa.Table:
+    witness = Witness(columns.source[proof], columns.number[proof], columns.position[proof])
+    return violations(run_id, "C1", kind, columns, rows, witness=witness)
+
+
+def _missing_table(columns: Columns, matches: Matches, missing: Bools) -> pa.Table:
+    send, process = np.nonzero(missing)
+    rows = matches.send_rows[send]
+    received = np.full(len(send), -1, np.int64)
+    receipts = np.flatnonzero((columns.kind[matches.rows] == RECEIVE) & (matches.send >= 0))
+    if len(receipts) and len(send):
+        at = matches.rows[receipts]
+        key = matches.send[receipts] * matches.members + columns.process[at]
+        key, first = np.unique(key, return_index=True)
+        wanted = send * matches.members + process
+        found = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
+        hit = key[found] == wanted
+        received[hit] = columns.clock_ns[at[first[found[hit]]]]
+    return _table(
+        MISSING,
+        columns.source[rows],
+        columns.number[rows],
+        process,
+        columns.stamp_ns[rows],
+        columns.time_ns[rows],
+        received,
+    )
+
+
+def _stray_table(columns: Columns, rows: I64) -> pa.Table:
+    return _table(
+        STRAY,
+        columns.source[rows],
+        columns.number[rows],
+        columns.process[rows],
+        columns.position[rows],
+        columns.time_ns[rows],
+        columns.kind[rows],
+        columns.reason[rows],
+    )
+
+
+def _table(schema: pa.Schema, *values: object) -> pa.Table:
+    return pa.table(
+        [pa.array(value).cast(field.type) for value, field in zip(values, schema, strict=True)],
+        schema=schema,
+    )

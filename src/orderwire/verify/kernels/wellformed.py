@@ -1,0 +1,167 @@
+"""W1: the trace itself is sound.  Everything here is judged process by process, but `early`."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from orderwire.verify.kernels.columns import (
+    END,
+    I64,
+    SEND,
+    START,
+    Bools,
+    Columns,
+)
+from orderwire.verify.kernels.matching import Matches
+from orderwire.verify.kernels.violations import Witness, no_violations, violations
+
+
+def drop_repeats(run_id: str, columns: Columns) -> tuple[Columns, pa.Table]:
+    """Drop rows that repeat an event, as delivery at least once may; report those that differ."""
+    same = np.zeros(len(columns), np.bool_)
+    same[1:] = (columns.process[1:] == columns.process[:-1]) & (
+        columns.position[1:] == columns.position[:-1]
+    )
+    if not same.any():
+        return columns, no_violations()
+    again = np.flatnonzero(same)
+    differs = np.zeros(len(again), np.bool_)
+    for name in ("kind", "time_ns", "clock_ns", "source", "number", "stamp_ns", "reason"):
+        values = getattr(columns, name)
+        differs |= values[again] != values[again - 1]
+    conflicts = violations(run_id, "W1", "conflict", columns, again[differs])
+    return columns.take(~same), conflicts
+
+
+def timelines(run_id: str, columns: Columns, members: int) -> pa.Table:
+    """Return what is wrong with any process's own timeline.
+
+    Kinds: `hole` (events are missing before this one), `no-start`, `after-end`, `backwards` (its
+    time is before the previous event's), `numbering` (a send is not its sender's next), `stranger`
+    (no member of the run).
+    """
+    count = len(columns)
+    if count == 0:
+        return no_violations()
+    process, position, kind = columns.process, columns.position, columns.kind
+    opens = np.ones(count, np.bool_)
+    opens[1:] = process[1:] != process[:-1]
+    tables = []
+
+    def report(name: str, rows: I64, **evidence: I64) -> None:
+        details = None
+        if evidence:
+            listed = {key: value.tolist() for key, value in evidence.items()}
+            details = [
+                {key: values[at] for key, values in listed.items()} for at in range(len(rows))
+            ]
+        tables.append(violations(run_id, "W1", name, columns, rows, details=details))
+
+    expected = np.zeros(count, np.int64)
+    expected[1:] = np.where(opens[1:], 0, position[:-1] + 1)
+    holes = np.flatnonzero(position != expected)
+    report("hole", holes, expected_position=expected[holes])
+    report("no-start", np.flatnonzero(opens & (position == 0) & (kind != START)))
+    earlier = np.zeros(count, np.bool_)
+    earlier[1:] = ~opens[1:] & (columns.time_ns[1:] < columns.time_ns[:-1])
+    back = np.flatnonzero(earlier)
+    report("backwards", back, previous_ns=columns.time_ns[back - 1])
+    after = np.zeros(count, np.bool_)
+    after[1:] = ~opens[1:] & (kind[:-1] == END)
+    report("after-end", np.flatnonzero(after))
+    report("stranger", np.flatnonzero(opens & ((process < 0) | (process >= members))))
+    sends = np.flatnonzero(kind == SEND)
+    if len(sends):
+        first = np.ones(len(sends), np.bool_)
+        first[1:] = process[sends][1:] != process[sends][:-1]
+        number = columns.number[sends]
+        following = np.zeros(len(sends), np.int64)
+        following[1:] = np.where(first[1:], 0, number[:-1] + 1)
+        wrong = (number != following) | (columns.source[sends] != process[sends])
+        report("numbering", sends[wrong], expected_number=following[wrong])
+    return pa.concat_tables(tables)
+
+
+def early_effects(
+    run_id: str, columns: Columns, matches: Matches, core: Bools, epsilon_ns: int
+) -> pa.Table:
+    """Return deliveries and other effects that come before their send by more than ε.
+
+    Only for a run with a shared clock.
+    """
+    known = (matches.send >= 0) & core[matches.rows]
+    rows = matches.rows[known]
+    sends = matches.send_rows[matches.send[known]]
+    ahead = columns.time_ns[sends] - columns.time_ns[rows]
+    wrong = np.flatnonzero(ahead > epsilon_ns)
+    if len(wrong) == 0:
+        return no_violations()
+    witness = sends[wrong]
+    return violations(
+        run_id,
+        "W1",
+        "early",
+        columns,
+        rows[wrong],
+        witness=Witness(
+            columns.source[witness], columns.number[witness], columns.position[witness]
+        ),
+        details=[{"before_send_ns": by} for by in ahead[wrong].tolist()],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """What part of each process's timeline a slice holds: enough to join slices to a whole."""
+
+    process: I64
+    first: I64
+    """Smallest position."""
+    last: I64
+    first_number: I64
+    """Number of the first send, −1 without one."""
+    last_number: I64
+    ends: Bools
+    """The last event is END."""
+    sound: Bools
+    """Within the slice nothing is wrong with this process's timeline."""
+
+
+def stretches(columns: Columns, members: int) -> Stretch:
+    """Summarise each process's events.  The columns are those of the slice's own time only."""
+    process, position, kind = columns.process, columns.position, columns.kind
+    count = len(columns)
+    opens = np.ones(count, np.bool_)
+    opens[1:] = process[1:] != process[:-1]
+    first = np.flatnonzero(opens)
+    last = np.append(first[1:], count)[: len(first)] - 1
+    bad = np.zeros(count, np.bool_)
+    bad[1:] = ~opens[1:] & (
+        (position[1:] != position[:-1] + 1)
+        | (columns.time_ns[1:] < columns.time_ns[:-1])
+        | (kind[:-1] == END)
+    )
+    bad |= (process < 0) | (process >= members) | ((position == 0) & (kind != START))
+    sends = np.flatnonzero(kind == SEND)
+    group = np.cumsum(opens) - 1
+    first_number = np.full(len(first), -1, np.int64)
+    last_number = np.full(len(first), -1, np.int64)
+    if len(sends):
+        number, of = columns.number[sends], group[sends]
+        bad[sends] |= columns.source[sends] != process[sends]
+        wrong = (of[1:] == of[:-1]) & (number[1:] != number[:-1] + 1)
+        bad[sends[1:][wrong]] = True
+        last_number[of] = number
+        first_number[of[::-1]] = number[::-1]
+    sound = np.ones(len(first), np.bool_)
+    sound[group[bad]] = False
+    return Stretch(
+        process[first],
+        position[first],
+        position[last],
+        first_number,
+        last_number,
+        kind[last] == END,
+        sound,
+    )

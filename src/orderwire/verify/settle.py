@@ -1,0 +1,242 @@
+"""Join the findings of a run's slices: what no slice could settle by itself is settled here."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from orderwire.trace.events import RunSettings
+from orderwire.verify.kernels.columns import DELIVER, DISCARD, DUPLICATE, END, I64, LATE, START
+from orderwire.verify.kernels.copies import TALLIES
+from orderwire.verify.kernels.lifetime import expires
+from orderwire.verify.kernels.slices import PARTS
+from orderwire.verify.kernels.violations import merge, violation_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a run's slices say together."""
+
+    violations: pa.Table
+    """Those that only the whole shows: missing, made up and undelivered copies."""
+    accounting: dict[str, int]
+    """Copies: `written` = `delivered` + `late` + `refused` + `lost`; of the lost, `reported_lost`
+    were told by the links, `unfinished` might still have come when their destination ended, and
+    `unaccounted` are violations."""
+    pairs: pa.Table
+    """The same by source and destination (`process`)."""
+    incomplete: list[int]
+    """Members whose trace has no START or no END."""
+    events: int
+    deliveries: int
+    outcomes: int
+    slices_suffice: bool
+    """False: something is so wrong with the trace that it must be audited in one piece."""
+
+
+def join_parts(parts: Sequence[Mapping[str, pa.Table]]) -> dict[str, pa.Table]:
+    """Concatenate the tables of several slices, by name."""
+    return {
+        name: pa.concat_tables([part[name] for part in parts]).combine_chunks()
+        for name in PARTS
+        if name in parts[0]
+    }
+
+
+def settle(
+    run_id: str, settings: RunSettings, parts: Mapping[str, pa.Table], *, whole: bool
+) -> Settled:
+    """Settle the residue of a run's slices.
+
+    `parts` joins the tables of all slices; `whole` tells that there was one slice only, the run.
+    """
+    members = settings.members
+    timelines = parts["timelines"].sort_by([("low", "ascending"), ("process", "ascending")])
+    sound, sends = _joined(timelines)
+    ends = _ends(parts["edges"], members)
+    started = _having(parts["edges"], START)
+    incomplete = [p for p in range(members) if p not in ends or p not in started]
+    missing, stray = _Residue.read(parts["missing"]), parts["stray"]
+    tallies = _sum(parts["tallies"], members)
+    suffice = whole or sound
+    made_up = []
+    outcomes = zip(*(stray.column(name).to_pylist() for name in _STRAY_ROW), strict=True)
+    for source, number, process, position, time_ns, kind, reason in outcomes:
+        if kind == DISCARD:
+            if reason != DUPLICATE and missing.take(source, number, process):
+                name = "late" if reason == LATE else "refused"
+                tallies[name][source, process] += 1
+                tallies["missing"][source, process] -= 1
+        elif kind == DELIVER:
+            known = whole or not 0 <= source < members or number >= sends.get(source, 0)
+            suffice = suffice and known
+            made_up.append((process, position, time_ns, source, number))
+    tables = [_rows(run_id, "C1", "spurious", made_up)]
+    lost, undelivered, unfinished, unaccounted = _judge_missing(
+        missing, settings, ends, tallies["reported_lost"]
+    )
+    tables.append(_rows(run_id, "C1", "missing", [(p, -1, -1, s, n) for s, n, p in lost]))
+    tables.append(
+        _rows(run_id, "C2", "undelivered", [(p, -1, -1, s, n) for s, n, p in undelivered])
+    )
+    counts = parts["counts"]
+    events, deliveries, judged = (
+        int(np.sum(counts.column(name).to_numpy())) for name in ("events", "deliveries", "outcomes")
+    )
+    sums = {name: int(tallies[name].sum()) for name in TALLIES}
+    return Settled(
+        violations=merge(tables),
+        accounting={
+            "written": sums["written"],
+            "delivered": sums["delivered"],
+            "late": sums["late"],
+            "refused": sums["refused"],
+            "lost": sums["missing"],
+            "reported_lost": sums["reported_lost"],
+            "unfinished": unfinished,
+            "unaccounted": unaccounted,
+        },
+        pairs=_pairs(tallies),
+        incomplete=incomplete,
+        events=events,
+        deliveries=deliveries,
+        outcomes=judged,
+        slices_suffice=suffice,
+    )
+
+
+_STRAY_ROW = ("source", "number", "process", "position", "time_ns", "kind", "reason")
+_Copy = tuple[int, int, int]
+"""(source, number, destination)."""
+
+
+class _Residue:
+    """Copies without an outcome, which a later slice may still have seen."""
+
+    def __init__(self, copies: dict[_Copy, tuple[int, int, int]]) -> None:
+        self._copies = copies
+
+    @classmethod
+    def read(cls, table: pa.Table) -> "_Residue":
+        """Read a table of `copies.MISSING`."""
+        key = [table.column(name).to_pylist() for name in ("source", "number", "process")]
+        value = [table.column(name).to_pylist() for name in ("stamp_ns", "time_ns", "received_ns")]
+        return cls(dict(zip(zip(*key, strict=True), zip(*value, strict=True), strict=True)))
+
+    def take(self, source: int, number: int, process: int) -> bool:
+        """Remove this copy; false when it is not there."""
+        return self._copies.pop((source, number, process), None) is not None
+
+    def by_pair(self) -> dict[tuple[int, int], list[tuple[int, int, int, int]]]:
+        """Return (number, stamp, time, received) of each pair's copies, by number."""
+        pairs: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}
+        for (source, number, process), value in sorted(self._copies.items()):
+            pairs.setdefault((source, process), []).append((number, *value))
+        return pairs
+
+
+def _judge_missing(
+    missing: _Residue, settings: RunSettings, ends: Mapping[int, tuple[int, int]], reported: I64
+) -> tuple[list[_Copy], list[_Copy], int, int]:
+    """Return the missing copies that are violations: (unaccounted, undelivered), and counts.
+
+    A copy that arrived in time must be delivered; one that did not arrive must have been reported
+    lost.  Links report in the order of sending, so the reports stand for the earliest ones.  Where
+    the destination ended before the copy's deadline, or has no END at all, nobody can say.
+    """
+    lost: list[_Copy] = []
+    undelivered: list[_Copy] = []
+    unfinished = 0
+    for (source, process), copies in sorted(missing.by_pair().items()):
+        end = ends.get(process)
+        told = int(reported[source, process])
+        for number, stamp_ns, time_ns, received_ns in copies:
+            if settings.lifetime_ns is None:
+                over = end is not None and time_ns < end[0]
+                in_time = received_ns >= 0
+            else:
+                deadline = expires(stamp_ns, settings.lifetime_ns)
+                over = end is not None and deadline < end[1]
+                in_time = 0 <= received_ns <= deadline
+            if in_time:
+                if over:
+                    undelivered.append((source, number, process))
+                else:
+                    unfinished += 1
+            elif told > 0:
+                told -= 1
+            elif over:
+                lost.append((source, number, process))
+            else:
+                unfinished += 1
+    return lost, undelivered, unfinished, len(lost) + len(undelivered)
+
+
+def _joined(timelines: pa.Table) -> tuple[bool, dict[int, int]]:
+    """Tell whether the stretches make whole timelines, and how many sends each process made."""
+    expected: dict[int, tuple[int, int]] = {}
+    ended: set[int] = set()
+    sound = True
+    names = ("process", "first", "last", "first_number", "last_number", "ends", "sound")
+    for row in zip(*(timelines.column(name).to_pylist() for name in names), strict=True):
+        process, first, last, first_number, last_number, ends, clean = row
+        position, number = expected.get(process, (0, 0))
+        sound = sound and clean and process not in ended and first == position
+        if first_number >= 0:
+            sound = sound and first_number == number
+            number = last_number + 1
+        expected[process] = (last + 1, number)
+        if ends:
+            ended.add(process)
+    return sound, {process: number for process, (_, number) in expected.items()}
+
+
+def _ends(edges: pa.Table, members: int) -> dict[int, tuple[int, int]]:
+    """Return the (time, clock) of each member's END."""
+    names = ("process", "kind", "time_ns", "clock_ns")
+    return {
+        process: (time_ns, clock_ns)
+        for process, kind, time_ns, clock_ns in zip(
+            *(edges.column(name).to_pylist() for name in names), strict=True
+        )
+        if kind == END and 0 <= process < members
+    }
+
+
+def _having(edges: pa.Table, wanted: int) -> set[int]:
+    pairs = zip(edges.column("process").to_pylist(), edges.column("kind").to_pylist(), strict=True)
+    return {process for process, kind in pairs if kind == wanted}
+
+
+def _sum(table: pa.Table, members: int) -> dict[str, I64]:
+    source = table.column("source").to_numpy()
+    process = table.column("process").to_numpy()
+    sums = {}
+    for name in TALLIES:
+        counts = np.zeros((members, members), np.int64)
+        np.add.at(counts, (source, process), table.column(name).to_numpy())
+        sums[name] = counts
+    return sums
+
+
+def _pairs(tallies: Mapping[str, I64]) -> pa.Table:
+    source, process = np.nonzero(np.any([counts != 0 for counts in tallies.values()], axis=0))
+    values = {name: tallies[name][source, process] for name in TALLIES}
+    return pa.table({"source": source, "process": process, **values})
+
+
+def _rows(
+    run_id: str, check: str, kind: str, rows: Sequence[tuple[int, int, int, int, int]]
+) -> pa.Table:
+    process, position, time_ns, source, number = np.array(rows, np.int64).reshape(-1, 5).T
+    return violation_rows(
+        run_id,
+        check,
+        kind,
+        process=process,
+        position=position,
+        time_ns=time_ns,
+        source=source,
+        number=number,
+    )

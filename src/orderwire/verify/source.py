@@ -1,0 +1,196 @@
+"""Where an audit reads a trace from: a table in memory, or Parquet files, piece by piece."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from orderwire.trace.events import EventKind, RunSettings
+from orderwire.trace.reader import TRACE_SUFFIXES, read_trace
+from orderwire.trace.schema import TraceError, check_schema
+from orderwire.verify.kernels.columns import I64, NEEDED
+from orderwire.verify.kernels.slices import TIME_MAX, TIME_MIN, Extent
+
+_SCANNED = ("run_id", "kind", "time_ns", "stamp_ns")
+EVIDENCE = "vector_clock"
+
+
+class TraceSource(Protocol):
+    """A trace of one or more runs."""
+
+    def batches(self, columns: Sequence[str], run_id: str | None) -> Iterator[pa.RecordBatch]:
+        """Yield these columns of all events, or of one run's, in any order."""
+        ...
+
+    def read(
+        self,
+        run_id: str,
+        low: int = TIME_MIN,
+        high: int = TIME_MAX,
+        columns: Sequence[str] = NEEDED,
+    ) -> pa.Table:
+        """Return one run's events with low ≤ time_ns < high."""
+        ...
+
+    def starts(self) -> pa.Table:
+        """Return run_id, process, position and detail of every START event."""
+        ...
+
+
+class TableSource:
+    """A trace in memory."""
+
+    def __init__(self, table: pa.Table, origin: str = "this table") -> None:
+        check_schema(table.schema, origin)
+        self._table = table
+        runs = pc.unique(table.column("run_id"))
+        self._runs = dict.fromkeys(runs.to_pylist())
+
+    def batches(self, columns: Sequence[str], run_id: str | None) -> Iterator[pa.RecordBatch]:
+        """Yield the table's own batches."""
+        table = self._table if run_id is None else self._of(run_id)
+        yield from table.select(list(columns)).to_batches()
+
+    def read(
+        self,
+        run_id: str,
+        low: int = TIME_MIN,
+        high: int = TIME_MAX,
+        columns: Sequence[str] = NEEDED,
+    ) -> pa.Table:
+        """Filter the table."""
+        table = self._of(run_id).select(list(columns))
+        if low == TIME_MIN and high == TIME_MAX:
+            return table
+        return table.filter((pc.field("time_ns") >= low) & (pc.field("time_ns") < high))
+
+    def starts(self) -> pa.Table:
+        """Filter the table."""
+        starts = self._table.filter(pc.equal(self._table.column("kind"), EventKind.START.value))
+        return starts.select(["run_id", "process", "position", "detail"])
+
+    def _of(self, run_id: str) -> pa.Table:
+        if len(self._runs) == 1 and run_id in self._runs:
+            return self._table
+        return self._table.filter(pc.equal(self._table.column("run_id"), run_id))
+
+
+class ParquetSource:
+    """A trace in Parquet files; row groups outside the time range are not read."""
+
+    def __init__(self, files: Sequence[str]) -> None:
+        if not files:
+            raise TraceError("a trace of no file: expected at least one Parquet file")
+        self.files = list(files)
+        self._data = ds.dataset(self.files, format="parquet", partitioning=None)
+        check_schema(self._data.schema, self.files[0])
+
+    def batches(self, columns: Sequence[str], run_id: str | None) -> Iterator[pa.RecordBatch]:
+        """Scan the files."""
+        rows = None if run_id is None else ds.field("run_id") == run_id
+        yield from self._data.to_batches(columns=list(columns), filter=rows, use_threads=False)
+
+    def read(
+        self,
+        run_id: str,
+        low: int = TIME_MIN,
+        high: int = TIME_MAX,
+        columns: Sequence[str] = NEEDED,
+    ) -> pa.Table:
+        """Read the row groups that may hold such events."""
+        rows = ds.field("run_id") == run_id
+        if low != TIME_MIN:
+            rows &= ds.field("time_ns") >= low
+        if high != TIME_MAX:
+            rows &= ds.field("time_ns") < high
+        return self._data.to_table(columns=list(columns), filter=rows, use_threads=False)
+
+    def starts(self) -> pa.Table:
+        """Scan the kinds."""
+        return self._data.to_table(
+            columns=["run_id", "process", "position", "detail"],
+            filter=ds.field("kind") == EventKind.START.value,
+            use_threads=False,
+        )
+
+
+def open_source(path: Path | str) -> TraceSource:
+    """Open a trace file, or a folder of them.
+
+    Parquet is read piece by piece, Arrow IPC into memory.  Raises TraceError.
+    """
+    path = Path(path)
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.suffix in TRACE_SUFFIXES)
+    if files and all(file.suffix == ".parquet" for file in files):
+        try:
+            return ParquetSource([str(file) for file in files])
+        except pa.ArrowInvalid as error:
+            raise TraceError(f"{path} holds a damaged Parquet file: {error}") from None
+    return TableSource(read_trace(path), str(path))
+
+
+def extents(source: TraceSource) -> dict[str, Extent]:
+    """Scan a trace once: the runs it holds, by name, and what a plan must know of them."""
+    found: dict[str, list[int]] = {}
+    send, deliver = EventKind.SEND.value, EventKind.DELIVER.value
+    for batch in source.batches(_SCANNED, None):
+        if batch.num_rows == 0:
+            continue
+        for run_id in pc.unique(batch.column("run_id")).to_pylist():
+            mine = batch.filter(pc.equal(batch.column("run_id"), run_id))
+            time_ns = mine.column("time_ns").to_numpy()
+            age = time_ns - mine.column("stamp_ns").to_numpy()
+            kind = mine.column("kind")
+            sent = pc.equal(kind, send).to_numpy(zero_copy_only=False)
+            delivered = pc.equal(kind, deliver).to_numpy(zero_copy_only=False)
+            row = found.setdefault(run_id, [0, TIME_MAX, TIME_MIN, TIME_MIN, TIME_MIN])
+            row[0] += len(time_ns)
+            row[1] = min(row[1], int(time_ns.min()))
+            row[2] = max(row[2], int(time_ns.max()))
+            row[3] = max(row[3], int(age[delivered].max(initial=TIME_MIN)))
+            row[4] = max(row[4], int((-age[sent]).max(initial=TIME_MIN)))
+    return {
+        run_id: Extent(run_id, events, first, last, window_of(age, ahead))
+        for run_id, (events, first, last, age, ahead) in sorted(found.items())
+    }
+
+
+def window_of(age_ns: int, ahead_ns: int) -> int:
+    """Return W from the largest age of a stamp at delivery and the largest lead at sending."""
+    return 0 if TIME_MIN in (age_ns, ahead_ns) else max(0, age_ns + ahead_ns)
+
+
+def histogram(source: TraceSource, extent: Extent, width_ns: int) -> tuple[I64, I64]:
+    """Count a run's events in buckets of this width: their starts, ascending, and the counts."""
+    counts: I64 = np.zeros((extent.last_ns - extent.first_ns) // width_ns + 1, np.int64)
+    for batch in source.batches(("time_ns",), extent.run_id):
+        at = (batch.column("time_ns").to_numpy() - extent.first_ns) // width_ns
+        counts += np.bincount(at, minlength=len(counts))
+    used = np.flatnonzero(counts)
+    return used * width_ns + extent.first_ns, counts[used]
+
+
+def settings_of(starts: pa.Table, run_id: str) -> tuple[RunSettings | None, pa.Table]:
+    """Return a run's settings and the START events that contradict them or cannot be read."""
+    mine = starts.filter(pc.equal(starts.column("run_id"), run_id))
+    mine = mine.sort_by([("process", "ascending"), ("position", "ascending")])
+    settings: RunSettings | None = None
+    odd = []
+    for at, detail in enumerate(mine.column("detail").to_pylist()):
+        try:
+            read = msgspec.json.decode(detail, type=RunSettings)
+        except msgspec.MsgspecError:
+            odd.append(at)
+            continue
+        if settings is None:
+            settings = read
+        elif read != settings:
+            odd.append(at)
+    return settings, mine.take(pa.array(odd, pa.int64()))
