@@ -31,8 +31,8 @@ from orderwire.ordering.settings import OrderingSettings
 from orderwire.ordering.stamps import StampClock
 from orderwire.ordering.wire import decode_head, encode_head, parse_control
 
-NUMBERS_REMEMBERED = 8_192
-"""Per sender: a copy numbered this far below the newest is taken for a duplicate."""
+STAMPS_REMEMBERED = 8_192
+"""Per sender: a copy older than so many newer ones is taken for a duplicate."""
 
 
 class UnorderedPdu(msgspec.Struct, frozen=True, gc=False):
@@ -74,7 +74,7 @@ class Unordered:
         self._clock = StampClock(me, settings)
         self._seen: list[set[int]] = [set() for _ in range(settings.members)]
         self._forgotten = [-1] * settings.members
-        """Per sender, the largest number that `_seen` no longer remembers."""
+        """Per sender, the largest stamp that `_seen` no longer remembers."""
 
     def submit(self, command: OrderingCommand, now: Instant) -> Effects:
         """Send a message.  Raises LocalProtocolError for an impossible destination set."""
@@ -115,7 +115,7 @@ class Unordered:
             reason = DiscardReason.LATE
         elif clock.is_future(pdu.stamp):
             reason = DiscardReason.FUTURE
-        elif self._is_duplicate(source, pdu.number):
+        elif self._is_duplicate(source, pdu.stamp):
             reason = DiscardReason.DUPLICATE
         instant = clock.instant(pdu.stamp)
         if reason is not None:
@@ -147,14 +147,17 @@ class Unordered:
             )
         ]
 
-    def _is_duplicate(self, source: ProcessId, number: int) -> bool:
-        """Remember this number; say whether it had been remembered, or is too old to tell."""
+    def _is_duplicate(self, source: ProcessId, stamp: int) -> bool:
+        """Remember this stamp; say whether it had been remembered, or is too old to tell.
+
+        A sender that restarts counts its messages from 0 again, but its stamps go on.
+        """
         seen = self._seen[source]
-        if number in seen or number <= self._forgotten[source]:
+        if stamp in seen or stamp <= self._forgotten[source]:
             return True
-        seen.add(number)
-        if len(seen) > 2 * NUMBERS_REMEMBERED:
-            kept = sorted(seen)[NUMBERS_REMEMBERED:]
+        seen.add(stamp)
+        if len(seen) > 2 * STAMPS_REMEMBERED:
+            kept = sorted(seen)[STAMPS_REMEMBERED:]
             self._forgotten[source] = kept[0] - 1
             self._seen[source] = set(kept)
         return False
