@@ -43,6 +43,7 @@ class Channel:
         self._group: list[bytes] = []
         self._group_bytes = 0
         self._group_deadline = 0
+        self._group_fit = 0
         self._waiters: list[tuple[bool, asyncio.Future[None]]] = []
         self._on_pdu: PduCallback | None = None
         self._on_lost: LostCallback | None = None
@@ -118,18 +119,19 @@ class Channel:
 
         Raises LocalProtocolError as `send` does.
         """
-        group = self._endpoint.multicasts
         size = len(data) + LENGTH_BYTES
-        if not group or via is not Via.DATAGRAM or size > self._group_fit():
+        if via is not Via.DATAGRAM or size > self._group_fit:
             for peer in self._lanes:
                 self.send(peer, data, deadline, via)
             return
-        for lane in self._lanes.values():
-            if lane.outbound.open:
+        if self._group:
+            if self._group_bytes + size > self._group_fit or len(self._group) == COUNT_MAX:
+                self._seal_group()
+                for lane in self._lanes.values():
+                    self._check_waiting(lane)
+        else:
+            for lane in self._lanes.values():
                 self.seal(lane)
-        if self._group_bytes + size > self._group_fit() or len(self._group) == COUNT_MAX:
-            self._seal_group()
-        if not self._group:
             self._endpoint.schedule_group(self)
         self._group.append(data)
         self._group_bytes += size
@@ -162,6 +164,9 @@ class Channel:
         lane = link.lane(self.number, self.lifetime_ns, self)
         lane.outbound.fit = fit
         self._lanes[link.peer] = lane
+        self._group_fit = min(each.outbound.fit for each in self._lanes.values())
+        if self._endpoint.multicasts:
+            self._group_fit -= frames.multicast_entry_bytes(len(self._lanes))
 
     def seal(self, lane: Lane) -> None:
         """Pack the open PDUs into a datagram that waits for its turn."""
@@ -282,31 +287,31 @@ class Channel:
         self._enqueue(lane, Packet(first, first, until, packed, streamed))
         endpoint.schedule(lane)
 
-    def _group_fit(self) -> int:
-        return min(lane.outbound.fit for lane in self._lanes.values()) - (
-            frames.multicast_entry_bytes(len(self._lanes))
-        )
-
     def _seal_group(self) -> None:
         endpoint = self._endpoint
         pdus, deadline = self._group, self._group_deadline or self._deadline()
         self._group, self._group_bytes, self._group_deadline = [], 0, 0
-        lanes = list(self._lanes.values())
-        firsts = [(lane.link.peer, lane.outbound.next_number) for lane in lanes]
-        data = frames.multicast_datagram(
-            endpoint.me, endpoint.session, self.number, firsts, deadline, pdus
-        )
         now = endpoint.clock.now()
-        together = all(lane.link.has_room() and not lane.outbound.queue for lane in lanes)
+        lanes = list(self._lanes.values())
+        together = endpoint.multicasts and all(
+            lane.link.has_room() and not lane.outbound.queue for lane in lanes
+        )
+        me, session = endpoint.me, endpoint.session
+        if together:
+            firsts = [(lane.link.peer, lane.outbound.next_number) for lane in lanes]
+            data = frames.multicast_datagram(me, session, self.number, firsts, deadline, pdus)
+            endpoint.multicast(data)
+        else:
+            body = frames.data_body(pdus)
         for lane in lanes:
             out = lane.outbound
             first = out.next_number
             out.next_number = first + len(pdus)
-            packet = Packet(first, out.next_number - 1, deadline, data, False)
             if together:
+                packet = Packet(first, out.next_number - 1, deadline, data, False)
                 lane.link.sent_to_all(lane, packet, now)
-            else:
-                self._enqueue(lane, packet)
-                endpoint.schedule(lane)
-        if together:
-            endpoint.multicast(data)
+                continue
+            head = frames.data_head(me, session, self.number, first, deadline, len(pdus))
+            self._enqueue(lane, Packet(first, out.next_number - 1, deadline, head + body, False))
+            lane.link.pump(lane, now)
+            endpoint.watch(lane.link, now)

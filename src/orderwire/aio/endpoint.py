@@ -1,12 +1,9 @@
 """One member's sockets: a UDP socket and a TCP listener at the same port, and its channels."""
 
 import asyncio
-import contextlib
-import logging
 import socket
 import struct
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Self
 
@@ -15,6 +12,7 @@ import msgspec
 from orderwire.aio import frames
 from orderwire.aio.channel import PDU_BYTES_MAX, Channel
 from orderwire.aio.clock import GroupClock
+from orderwire.aio.connections import Connections
 from orderwire.aio.datagram import (
     Address,
     DatagramSocket,
@@ -26,26 +24,12 @@ from orderwire.aio.datagram import (
 from orderwire.aio.frames import HEAD, HEAD_BYTES, Kind
 from orderwire.aio.impairment import DrawnFates, Fates, Impairer, Impairment
 from orderwire.aio.link import WINDOW_BYTES_MAX, Counters, Lane, Link
-from orderwire.aio.stream import FrameKind, Hello, Stream
+from orderwire.aio.stream import Stream
 from orderwire.kernel import NS_PER_S, Instant, LocalProtocolError, ProcessId, RemoteProtocolError
 
 __all__ = ["PDU_BYTES_MAX", "Address", "Channel", "Counters", "Endpoint", "EndpointSettings"]
 
-_LOG = logging.getLogger(__name__)
-
-CONTROL_WAITING_MAX = 65_536
-"""Control messages that may wait for a member that is not connected yet."""
-
 CHANNELS_MAX = 0xFFFF
-ANONYMOUS_MAX = 64
-"""Accepted connections that have not said who they are."""
-
-HELLO_WAIT_S = 5.0
-"""How long a connection may take to say who it is."""
-
-_CONNECT_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-_CONNECT_WAIT_S = 3.0
-_REDIAL_PAUSE_S = 0.5
 _PORT_TRIES = 16
 
 
@@ -82,10 +66,18 @@ class Endpoint:
         self.settings = settings
         self.address: Address = udp.getsockname()
         self.unknown = 0
-        """Datagrams and connections of strangers, dropped."""
+        """Datagrams of strangers, dropped."""
         self.multicasts = settings.multicast is not None
         self._loop = asyncio.get_running_loop()
         self._server = server
+        self.connections = Connections(
+            me,
+            self.session,
+            self.address[0],
+            welcome=self._welcome,
+            data=self._over_stream,
+            settled=self._drained,
+        )
         self._udp = DatagramSocket(
             udp,
             offload=offload,
@@ -107,13 +99,6 @@ class Endpoint:
         self._dirty_groups: dict[Channel, None] = {}
         self._flushing = False
         self._touched: dict[Lane, None] = {}
-        self._streams: dict[ProcessId, Stream] = {}
-        self._anonymous: dict[Stream, asyncio.TimerHandle] = {}
-        self._waiting: dict[ProcessId, deque[bytes]] = {}
-        self._dialling: dict[ProcessId, asyncio.Task[None]] = {}
-        self._on_control: Callable[[ProcessId, memoryview], None] | None = None
-        self._on_connected: Callable[[ProcessId], None] | None = None
-        self._on_disconnected: Callable[[ProcessId], None] | None = None
         self._on_restarted: Callable[[ProcessId], None] | None = None
         self._closing = False
 
@@ -177,7 +162,7 @@ class Endpoint:
         for channel in self._channels.values():
             channel.join(link, self._fit(peer))
         link.ping(self.clock.now())
-        self._dial(peer)
+        self.connections.add(peer, resolved)
 
     @property
     def peers(self) -> list[ProcessId]:
@@ -211,15 +196,15 @@ class Endpoint:
 
     def on_control(self, callback: Callable[[ProcessId, memoryview], None]) -> None:
         """Set who gets control messages: `callback(source, data)`, data valid until it returns."""
-        self._on_control = callback
+        self.connections.on_control = callback
 
     def on_connected(self, callback: Callable[[ProcessId], None]) -> None:
         """Set who learns that a stream to a member stands: after each (re)connection."""
-        self._on_connected = callback
+        self.connections.on_connected = callback
 
     def on_disconnected(self, callback: Callable[[ProcessId], None]) -> None:
         """Set who learns that the stream to a member broke; it is tried again by itself."""
-        self._on_disconnected = callback
+        self.connections.on_disconnected = callback
 
     def on_restarted(self, callback: Callable[[ProcessId], None]) -> None:
         """Set who learns that a member came back as a new incarnation: its copies count from 0."""
@@ -235,7 +220,7 @@ class Endpoint:
 
     def is_connected(self, peer: ProcessId) -> bool:
         """Whether the stream to this member stands."""
-        return peer in self._streams
+        return self.connections.is_connected(peer)
 
     def send_control(self, to: ProcessId, data: bytes) -> None:
         """Send a small message over the stream: reliable and in order while the stream stands.
@@ -243,22 +228,7 @@ class Endpoint:
         Before the first connection messages wait.  What was under way when a stream broke is gone:
         send the state again when `on_connected` tells of the next one.
         """
-        if to not in self._links:
-            raise LocalProtocolError(f"process {to} is not a peer, expected one of {self.peers}")
-        if len(data) > PDU_BYTES_MAX:
-            raise LocalProtocolError(
-                f"control message of {len(data)} bytes is larger than {PDU_BYTES_MAX}"
-            )
-        stream = self._streams.get(to)
-        if stream is not None:
-            stream.send(FrameKind.CONTROL, data)
-            return
-        waiting = self._waiting.setdefault(to, deque())
-        if len(waiting) >= CONTROL_WAITING_MAX:
-            raise LocalProtocolError(
-                f"{CONTROL_WAITING_MAX} control messages wait for process {to} already"
-            )
-        waiting.append(data)
+        self.connections.send_control(to, data)
 
     async def close(self) -> None:
         """Send what is packed and close in reverse order of opening.
@@ -269,18 +239,11 @@ class Endpoint:
             return
         self._flush()
         self._closing = True
-        tasks = list(self._dialling.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.connections.close()
         for _, timer in self._timers.values():
             timer.cancel()
         for channel in self._channels.values():
             channel.close()
-        for stream in [*self._streams.values(), *self._anonymous]:
-            stream.close()
-        for timer in self._anonymous.values():
-            timer.cancel()
         if self._impairer is not None:
             self._impairer.close()
         if self._group is not None:
@@ -319,8 +282,12 @@ class Endpoint:
         for lane in dirty:
             self._channels[lane.channel].seal(lane)
             lane.link.pump(lane, now)
-            if lane.link.peer not in self._timers:
-                self._arm(lane.link, now)
+            self.watch(lane.link, now)
+
+    def watch(self, link: Link, now: Instant) -> None:
+        """Make sure that this link's timer runs: something was sent."""
+        if link.peer not in self._timers:
+            self._arm(link, now)
 
     def datagrams(self, to: ProcessId, data: list[bytes]) -> None:
         """Send these datagrams to a peer."""
@@ -345,8 +312,7 @@ class Endpoint:
 
     def over_stream(self, to: ProcessId, data: bytes) -> bool:
         """Send a datagram's content over the stream to a peer."""
-        stream = self._streams.get(to)
-        return stream is not None and stream.send(FrameKind.DATA, data)
+        return self.connections.send_data(to, data)
 
     # Receiving.
 
@@ -449,103 +415,19 @@ class Endpoint:
 
     # Streams.
 
-    def _dial(self, peer: ProcessId) -> None:
-        if self.me < peer and peer not in self._dialling and not self._closing:
-            self._dialling[peer] = self._loop.create_task(self._connect(peer))
-
-    async def _connect(self, peer: ProcessId) -> None:
-        host, port = self._addresses[peer]
-        local = None if self.address[0] == "0.0.0.0" else (self.address[0], 0)
-        attempt = 0
-        try:
-            while True:
-                with contextlib.suppress(OSError, TimeoutError):
-                    async with asyncio.timeout(_CONNECT_WAIT_S):
-                        await self._loop.create_connection(
-                            lambda: Stream(self, dialled=peer), host, port, local_addr=local
-                        )
-                    return
-                await asyncio.sleep(_CONNECT_PAUSES_S[min(attempt, len(_CONNECT_PAUSES_S) - 1)])
-                attempt += 1
-        finally:
-            self._dialling.pop(peer, None)
-
-    def stream_opened(self, stream: Stream) -> None:
-        """Say who we are, and wait to hear who they are."""
-        if len(self._anonymous) >= ANONYMOUS_MAX:
-            self.unknown += 1
-            stream.abort()
-            return
-        self._anonymous[stream] = self._loop.call_later(HELLO_WAIT_S, stream.abort)
-        stream.send(FrameKind.HELLO, Hello(self.me, self.session).encode())
-
-    def stream_frame(self, stream: Stream, kind: int, content: memoryview) -> None:
-        """Take a frame; the first must be a member's hello."""
-        if stream.peer is None:
-            self._welcome(stream, kind, content)
-            return
-        peer = ProcessId(stream.peer)
-        if kind == FrameKind.CONTROL:
-            if self._on_control is not None:
-                try:
-                    self._on_control(peer, content)
-                except Exception as error:
-                    self.callback_failed(error)
-        elif kind == FrameKind.DATA:
-            try:
-                self._dispatch(self._links[peer], content, self.clock.now())
-            except (RemoteProtocolError, struct.error):
-                self._links[peer].malformed += 1
-        else:
-            raise RemoteProtocolError(f"frame of kind {kind} after the hello")
-
-    def _welcome(self, stream: Stream, kind: int, content: memoryview) -> None:
-        if kind != FrameKind.HELLO:
-            raise RemoteProtocolError(f"first frame is of kind {kind}, expected HELLO")
-        hello = Hello.decode(content)
-        peer = ProcessId(hello.source)
-        address = stream.address
-        link = self._links.get(peer)
-        if link is None or address is None or address[0] != self._addresses[peer][0]:
-            self.unknown += 1
-            raise RemoteProtocolError(f"hello of process {peer} from {address}: no such member")
-        self._anonymous.pop(stream).cancel()
-        stream.peer = peer
-        old = self._streams.get(peer)
-        self._streams[peer] = stream
-        if old is not None:
-            old.abort()
-        self._greet(link, hello.session, certain=True)
+    def _welcome(self, peer: ProcessId, session: int) -> None:
+        link = self._links[peer]
+        self._greet(link, session, certain=True)
         now = self.clock.now()
         link.stream_since = now
         link.ping(now)
-        for data in self._waiting.pop(peer, ()):
-            stream.send(FrameKind.CONTROL, data)
-        if self._on_connected is not None:
-            self._on_connected(peer)
 
-    def stream_batch(self, stream: Stream) -> None:
-        """Settle what the frames of this read brought."""
-        self._drained()
-
-    def stream_closed(self, stream: Stream, error: Exception | None) -> None:
-        """Connect again unless we are closing or the stream was replaced."""
-        timer = self._anonymous.pop(stream, None)
-        if timer is not None:
-            timer.cancel()
-        if stream.peer is None:
-            if stream.dialled is not None:
-                self._loop.call_later(_REDIAL_PAUSE_S, self._dial, stream.dialled)
-            return
-        peer = ProcessId(stream.peer)
-        if stream.failed is not None:
-            self._links[peer].malformed += 1
-            _LOG.warning("stream of process %d closed: %s", peer, stream.failed)
-        if self._streams.get(peer) is stream:
-            del self._streams[peer]
-            if self._on_disconnected is not None and not self._closing:
-                self._on_disconnected(peer)
-            self._dial(peer)
+    def _over_stream(self, peer: ProcessId, content: memoryview) -> None:
+        link = self._links[peer]
+        try:
+            self._dispatch(link, content, self.clock.now())
+        except (RemoteProtocolError, struct.error):
+            link.malformed += 1
 
 
 async def _bind(
@@ -559,7 +441,9 @@ async def _bind(
     loop = asyncio.get_running_loop()
     owner: list[Endpoint] = []
     for left in reversed(range(_PORT_TRIES)):
-        server = await loop.create_server(lambda: Stream(owner[0]), *address, family=socket.AF_INET)
+        server = await loop.create_server(
+            lambda: Stream(owner[0].connections), *address, family=socket.AF_INET
+        )
         try:
             udp, offloads = open_socket(server.sockets[0].getsockname()[:2], offload=offload)
         except OSError:

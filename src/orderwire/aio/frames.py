@@ -77,8 +77,19 @@ def data_datagram(
     count = len(pdus)
     if count == 1 and len(pdus[0]) > 0xFFFF:
         return HEAD.pack(Kind.DATA, LONG, source, channel, 1, session, first, deadline) + pdus[0]
-    head = HEAD.pack(Kind.DATA, 0, source, channel, count, session, first, deadline)
-    return b"".join((head, _lengths(count).pack(*map(len, pdus)), *pdus))
+    return data_head(source, session, channel, first, deadline, count) + data_body(pdus)
+
+
+def data_head(
+    source: int, session: int, channel: int, first: int, deadline: int, count: int
+) -> bytes:
+    """Return the head of a DATA datagram."""
+    return HEAD.pack(Kind.DATA, 0, source, channel, count, session, first, deadline)
+
+
+def data_body(pdus: list[bytes]) -> bytes:
+    """Return what follows the head: the same for all peers that get the same PDUs."""
+    return b"".join((_lengths(len(pdus)).pack(*map(len, pdus)), *pdus))
 
 
 def multicast_datagram(
@@ -93,7 +104,7 @@ def multicast_datagram(
     count = len(pdus)
     head = HEAD.pack(Kind.MULTICAST, 0, source, channel, count, session, len(firsts), deadline)
     table = [_ENTRY.pack(member, first) for member, first in firsts]
-    return b"".join((head, *table, _lengths(count).pack(*map(len, pdus)), *pdus))
+    return b"".join((head, *table, data_body(pdus)))
 
 
 def multicast_entry_bytes(members: int) -> int:

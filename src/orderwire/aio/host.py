@@ -67,6 +67,8 @@ class Host(Generic[CommandT, PduT, IndicationT]):
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = 0
         self._closed = False
+        self.now = clock.now()
+        """The instant of the input whose effects are being applied, or were last."""
         self.malformed: dict[ProcessId, int] = {}
         """PDUs dropped as a peer's fault, by source."""
         channel.attach(self._on_pdu, self._on_lost, self._rearm)
@@ -84,7 +86,7 @@ class Host(Generic[CommandT, PduT, IndicationT]):
             raise LocalProtocolError(
                 f"channel {channel.number} is full: await drain() before the next message"
             )
-        now = self._clock.now()
+        now = self.now = self._clock.now()
         if self._record is not None:
             self._record(submitted(now, cast(Any, command)))
         self._apply(self._core.submit(command, now))
@@ -99,6 +101,7 @@ class Host(Generic[CommandT, PduT, IndicationT]):
         self._channel.detach()
 
     def _on_pdu(self, source: ProcessId, data: memoryview, arrived: Instant) -> None:
+        self.now = arrived
         if self._record is not None:
             self._record(Received(arrived, source, bytes(data)))
         try:
@@ -111,7 +114,7 @@ class Host(Generic[CommandT, PduT, IndicationT]):
 
     def _on_lost(self, source: ProcessId, first: int, last: int) -> None:
         command = self._lost(source, first, last)
-        now = self._clock.now()
+        now = self.now = self._clock.now()
         if self._record is not None:
             self._record(submitted(now, cast(Any, command)))
         self._apply(self._core.submit(command, now))
@@ -123,6 +126,8 @@ class Host(Generic[CommandT, PduT, IndicationT]):
             return
         self._applying = True
         channel, codec = self._channel, self._codec
+        encoded_pdu: object = None
+        encoded = b""
         try:
             while pending:
                 effect = pending.popleft()
@@ -130,7 +135,9 @@ class Host(Generic[CommandT, PduT, IndicationT]):
                     case Indicate():
                         self._indicate(effect.indication)
                     case Send():
-                        channel.send(effect.to, codec.encode(effect.pdu), None, effect.via)
+                        if effect.pdu is not encoded_pdu:  # one PDU may go to many
+                            encoded_pdu, encoded = effect.pdu, codec.encode(effect.pdu)
+                        channel.send(effect.to, encoded, None, effect.via)
                     case Broadcast():
                         channel.broadcast(codec.encode(effect.pdu), None, effect.via)
                     case _:
@@ -172,7 +179,7 @@ class Host(Generic[CommandT, PduT, IndicationT]):
         now = self._clock.now()
         if deadline <= now + _EARLY_NS:
             # Loops fire a hair early: the core's time must reach its own deadline.
-            instant = Instant(max(deadline, now))
+            instant = self.now = Instant(max(deadline, now))
             if self._record is not None:
                 self._record(Woken(instant))
             self._apply(self._core.wake(instant))

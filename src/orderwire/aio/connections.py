@@ -1,0 +1,209 @@
+"""The streams between one member and the others: who is who, dialling, control messages."""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from orderwire.aio.datagram import Address
+from orderwire.aio.stream import FrameKind, Hello, Stream
+from orderwire.kernel import LocalProtocolError, ProcessId, RemoteProtocolError
+
+_LOG = logging.getLogger(__name__)
+
+CONTROL_BYTES_MAX = 1 << 20
+"""Largest control message."""
+
+CONTROL_WAITING_MAX = 65_536
+"""Control messages that may wait for a member that is not connected yet."""
+
+ANONYMOUS_MAX = 64
+"""Connections that have not said who they are."""
+
+HELLO_WAIT_S = 5.0
+"""How long a connection may take to say who it is."""
+
+_CONNECT_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_CONNECT_WAIT_S = 3.0
+_REDIAL_PAUSE_S = 0.5
+
+
+class Connections:
+    """One stream to each other member; the lower id of a pair dials the higher.
+
+    `welcome(peer, session)` follows each hello, `data(peer, content)` gets the datagrams that came
+    over a stream, `settled()` follows each read.
+    """
+
+    def __init__(
+        self,
+        me: ProcessId,
+        session: int,
+        local_host: str,
+        *,
+        welcome: Callable[[ProcessId, int], None],
+        data: Callable[[ProcessId, memoryview], None],
+        settled: Callable[[], None],
+    ) -> None:
+        self.unknown = 0
+        """Connections of strangers, closed."""
+        self.malformed: dict[ProcessId, int] = {}
+        """Streams closed as a peer's fault."""
+        self.on_control: Callable[[ProcessId, memoryview], None] | None = None
+        self.on_connected: Callable[[ProcessId], None] | None = None
+        self.on_disconnected: Callable[[ProcessId], None] | None = None
+        self._me = me
+        self._session = session
+        self._local = None if local_host == "0.0.0.0" else (local_host, 0)
+        self._welcome = welcome
+        self._data = data
+        self._settled = settled
+        self._loop = asyncio.get_running_loop()
+        self._addresses: dict[ProcessId, Address] = {}
+        self._streams: dict[ProcessId, Stream] = {}
+        self._anonymous: dict[Stream, asyncio.TimerHandle] = {}
+        self._waiting: dict[ProcessId, deque[bytes]] = {}
+        self._dialling: dict[ProcessId, asyncio.Task[None]] = {}
+        self._closing = False
+
+    def add(self, peer: ProcessId, address: Address) -> None:
+        """Learn where this member is, and dial it if that is our part."""
+        self._addresses[peer] = address
+        self._dial(peer)
+
+    def is_connected(self, peer: ProcessId) -> bool:
+        """Whether the stream to this member stands."""
+        return peer in self._streams
+
+    def send_data(self, to: ProcessId, data: bytes) -> bool:
+        """Send a datagram's content; False when no stream stands."""
+        stream = self._streams.get(to)
+        return stream is not None and stream.send(FrameKind.DATA, data)
+
+    def send_control(self, to: ProcessId, data: bytes) -> None:
+        """Send a control message, or let it wait for the first connection."""
+        if to not in self._addresses:
+            raise LocalProtocolError(
+                f"process {to} is not a peer, expected one of {sorted(self._addresses)}"
+            )
+        if len(data) > CONTROL_BYTES_MAX:
+            raise LocalProtocolError(
+                f"control message of {len(data)} bytes is larger than "
+                f"CONTROL_BYTES_MAX = {CONTROL_BYTES_MAX}"
+            )
+        stream = self._streams.get(to)
+        if stream is not None:
+            stream.send(FrameKind.CONTROL, data)
+            return
+        waiting = self._waiting.setdefault(to, deque())
+        if len(waiting) >= CONTROL_WAITING_MAX:
+            raise LocalProtocolError(
+                f"{CONTROL_WAITING_MAX} control messages wait for process {to} already"
+            )
+        waiting.append(data)
+
+    async def close(self) -> None:
+        """Stop dialling and close all streams, after what was written has gone out."""
+        self._closing = True
+        tasks = list(self._dialling.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for stream in [*self._streams.values(), *self._anonymous]:
+            stream.close()
+        for timer in self._anonymous.values():
+            timer.cancel()
+
+    def _dial(self, peer: ProcessId) -> None:
+        if self._me < peer and peer not in self._dialling and not self._closing:
+            self._dialling[peer] = self._loop.create_task(self._connect(peer))
+
+    async def _connect(self, peer: ProcessId) -> None:
+        host, port = self._addresses[peer]
+        attempt = 0
+        try:
+            while True:
+                with contextlib.suppress(OSError, TimeoutError):
+                    async with asyncio.timeout(_CONNECT_WAIT_S):
+                        await self._loop.create_connection(
+                            lambda: Stream(self, dialled=peer), host, port, local_addr=self._local
+                        )
+                    return
+                await asyncio.sleep(_CONNECT_PAUSES_S[min(attempt, len(_CONNECT_PAUSES_S) - 1)])
+                attempt += 1
+        finally:
+            self._dialling.pop(peer, None)
+
+    def stream_opened(self, stream: Stream) -> None:
+        """Say who we are, and wait to hear who they are."""
+        if len(self._anonymous) >= ANONYMOUS_MAX:
+            self.unknown += 1
+            stream.abort()
+            return
+        self._anonymous[stream] = self._loop.call_later(HELLO_WAIT_S, stream.abort)
+        stream.send(FrameKind.HELLO, Hello(self._me, self._session).encode())
+
+    def stream_frame(self, stream: Stream, kind: int, content: memoryview) -> None:
+        """Take a frame; the first must be a member's hello."""
+        if stream.peer is None:
+            self._greet(stream, kind, content)
+            return
+        peer = ProcessId(stream.peer)
+        if kind == FrameKind.CONTROL:
+            if self.on_control is not None:
+                try:
+                    self.on_control(peer, content)
+                except Exception as error:
+                    self._loop.call_exception_handler(
+                        {"message": "a control callback failed", "exception": error}
+                    )
+        elif kind == FrameKind.DATA:
+            self._data(peer, content)
+        else:
+            raise RemoteProtocolError(f"frame of kind {kind} after the hello")
+
+    def _greet(self, stream: Stream, kind: int, content: memoryview) -> None:
+        if kind != FrameKind.HELLO:
+            raise RemoteProtocolError(f"first frame is of kind {kind}, expected HELLO")
+        hello = Hello.decode(content)
+        peer = ProcessId(hello.source)
+        address = stream.address
+        known = self._addresses.get(peer)
+        if known is None or address is None or address[0] != known[0]:
+            self.unknown += 1
+            raise RemoteProtocolError(f"hello of process {peer} from {address}: no such member")
+        self._anonymous.pop(stream).cancel()
+        stream.peer = peer
+        old = self._streams.get(peer)
+        self._streams[peer] = stream
+        if old is not None:
+            old.abort()
+        self._welcome(peer, hello.session)
+        for data in self._waiting.pop(peer, ()):
+            stream.send(FrameKind.CONTROL, data)
+        if self.on_connected is not None:
+            self.on_connected(peer)
+
+    def stream_batch(self, stream: Stream) -> None:
+        """Settle what the frames of this read brought."""
+        self._settled()
+
+    def stream_closed(self, stream: Stream, error: Exception | None) -> None:
+        """Connect again unless we are closing or the stream was replaced."""
+        timer = self._anonymous.pop(stream, None)
+        if timer is not None:
+            timer.cancel()
+        if stream.peer is None:
+            if stream.dialled is not None:
+                self._loop.call_later(_REDIAL_PAUSE_S, self._dial, stream.dialled)
+            return
+        peer = ProcessId(stream.peer)
+        if stream.failed is not None:
+            self.malformed[peer] = self.malformed.get(peer, 0) + 1
+            _LOG.warning("stream of process %d closed: %s", peer, stream.failed)
+        if self._streams.get(peer) is stream:
+            del self._streams[peer]
+            if self.on_disconnected is not None and not self._closing:
+                self.on_disconnected(peer)
+            self._dial(peer)
