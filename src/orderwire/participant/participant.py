@@ -11,7 +11,7 @@ from orderwire.aio.clock import GroupClock, warn_about_clock
 from orderwire.aio.endpoint import Endpoint, EndpointSettings
 from orderwire.aio.impairment import Fates, Impairment
 from orderwire.kernel import NS_PER_S, LocalProtocolError, ProcessId, RemoteProtocolError
-from orderwire.participant.domain import Domain
+from orderwire.participant.domain import Domain, channel_number
 from orderwire.participant.matching import Matching
 from orderwire.participant.members import Members, is_loopback
 from orderwire.participant.qos import Order
@@ -304,6 +304,12 @@ class Participant:
         domain = self._domains.get(order.key)
         if domain is None:
             assert self._matching is not None
+            for other in self._domains:
+                if channel_number(other) == channel_number(order.key):
+                    raise LocalProtocolError(
+                        f"{order.key} and {other} happen to fall on the same channel: give one of"
+                        " them another domain='…'"
+                    )
             domain = Domain(order, self.id, self._members.names, endpoint, self._matching)
             self._domains[order.key] = domain
             one_machine = self._members.on_one_machine

@@ -53,9 +53,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def key(self) -> str:
         """What two members must agree on to be in the same domain."""
-        fields = msgspec.structs.asdict(self)
-        text = ",".join(f"{name}={fields[name]}" for name in sorted(fields) if name != "domain")
-        return f"{self.algorithm}({text}){self.domain}"
+        name = f"/{self.domain}" if self.domain else ""
+        return (
+            f"{self.algorithm}(lifetime_ns={self.lifetime_ns},epsilon_ns={self.epsilon_ns}){name}"
+        )
 
     def settings(self, members: int) -> OrderingSettings:
         """Return the ordering algorithm's settings for a group of this size."""

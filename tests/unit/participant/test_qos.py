@@ -1,0 +1,145 @@
+"""Order QoS, topics and patterns: what is refused, and why it says so."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderwire import DeltaCausal, Fifo, LocalProtocolError, Topic, Unordered
+from orderwire.ordering.catalog import ALGORITHMS
+from orderwire.participant.domain import channel_number
+from orderwire.participant.qos import Order
+from orderwire.participant.topics import Pattern
+
+ANY = Unordered()
+
+
+@pytest.mark.paper("S000:sec.2.2")
+def test_presets_are_the_lifetimes_of_the_paper() -> None:
+    """[S000:sec.2.2] Lifetimes of 250 ms, 350 ms, 1 s and 2 s for four kinds of application."""
+    presets = {
+        DeltaCausal.conference(): 250,
+        DeltaCausal.videophone(): 350,
+        DeltaCausal.playback(): 1_000,
+        DeltaCausal.catalogue(): 2_000,
+    }
+    for order, lifetime_ms in presets.items():
+        assert order.lifetime_ns == lifetime_ms * 1_000_000
+        assert order == DeltaCausal(lifetime_ms=lifetime_ms)
+
+
+def test_equal_orders_are_one_domain_and_a_name_makes_another() -> None:
+    orders = [
+        DeltaCausal(lifetime_ms=250),
+        DeltaCausal(lifetime_ms=251),
+        DeltaCausal(lifetime_ms=250, clock_error_ms=2),
+        DeltaCausal(lifetime_ms=250, domain="other"),
+        Fifo(),
+        Fifo(lifetime_ms=250),
+        Unordered(),
+        Unordered(lifetime_ms=250),
+    ]
+    assert len({order.key for order in orders}) == len(orders)
+    assert len({channel_number(order.key) for order in orders}) == len(orders)
+    assert DeltaCausal(lifetime_ms=250).key == DeltaCausal.conference().key
+    assert DeltaCausal(lifetime_ms=250).key == DeltaCausal(lifetime_ms=250.0).key
+    assert [order.label for order in orders[:5]] == [
+        *("jang-delta-250ms", "jang-delta-251ms", "jang-delta-250ms", "other", "fifo"),
+    ]
+    assert {order.algorithm for order in orders} <= set(ALGORITHMS)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: DeltaCausal(lifetime_ms=0), "lifetime_ms=0 must be above 0"),
+        (lambda: DeltaCausal(lifetime_ms=-5), "lifetime_ms=-5 must be above 0"),
+        (lambda: DeltaCausal(lifetime_ms=float("nan")), "must be above 0"),
+        (lambda: DeltaCausal(lifetime_ms=float("inf")), "at most 86400000 milliseconds"),
+        (lambda: DeltaCausal(lifetime_ms=None), "must be a number of milliseconds"),
+        (lambda: DeltaCausal(lifetime_ms="250"), "must be a number of milliseconds"),
+        (lambda: DeltaCausal(lifetime_ms=0.0005), "whole number of microseconds"),
+        (lambda: DeltaCausal(lifetime_ms=5, clock_error_ms=-1), "must not be negative"),
+        (lambda: DeltaCausal(lifetime_ms=5, clock_error_ms=5), "must be below lifetime_ms"),
+        (lambda: Fifo(lifetime_ms=0), "lifetime_ms=0 must be above 0"),
+        (lambda: Unordered(lifetime_ms=True), "must be a number of milliseconds"),
+        (lambda: Unordered(domain="x" * 65), "at most 64 printable characters"),
+        (lambda: Order(), "use Unordered, Fifo or DeltaCausal"),
+    ],
+)
+def test_an_order_without_effect_is_refused(make: Any, sentence: str) -> None:
+    with pytest.raises(LocalProtocolError, match=re.escape(sentence)):
+        make()
+
+
+def test_an_unknown_policy_is_refused() -> None:
+    with pytest.raises(TypeError):
+        Unordered(clock_error_ms=1)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("", "has an empty level"),
+        ("/chat", "has an empty level"),
+        ("chat/", "has an empty level"),
+        ("chat//room", "has an empty level"),
+        ("chat/*", "only readers may use"),
+        ("chat/a*", "only readers may use"),
+        ("chat room", "no spaces"),
+        ("chat\n", "no spaces"),
+        ("x" * 256, "too long"),
+        ("/".join("x" * 33), "too long"),
+    ],
+)
+def test_a_bad_topic_name_is_refused(name: str, sentence: str) -> None:
+    with pytest.raises(LocalProtocolError, match=re.escape(sentence)):
+        Topic(name, ANY)
+
+
+def test_a_topic_needs_an_order() -> None:
+    with pytest.raises(LocalProtocolError, match=r"must be Unordered\(\), Fifo\(\) or DeltaCausal"):
+        Topic("chat", "fifo")  # type: ignore[arg-type]
+    with pytest.raises(LocalProtocolError, match="must be text"):
+        Topic(7, ANY)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("chat/room", ["chat/room"], ["chat", "chat/room/1", "chat/rooms"]),
+        ("chat/*", ["chat/room", "chat/übung"], ["chat", "chat/a/b", "other/room"]),
+        ("*/room", ["chat/room"], ["room", "a/b/room"]),
+        ("chat/**", ["chat", "chat/a", "chat/a/b/c"], ["other", "chats/a"]),
+        ("**/room", ["room", "a/room", "a/b/room"], ["room/a"]),
+        ("a/**/z", ["a/z", "a/b/z", "a/b/c/z", "a/z/z"], ["a/b", "b/a/z"]),
+        ("**", ["a", "a/b"], []),
+        ("**/a/*/b/**", ["a/x/b", "q/a/a/x/b/c", "a/a/b"], ["a/b", "a/x/c"]),
+    ],
+)
+def test_wildcards(pattern: str, matching: list[str], others: list[str]) -> None:
+    chosen = Pattern(pattern)
+    assert [name for name in matching + others if chosen.matches(name)] == matching
+
+
+@pytest.mark.parametrize("pattern", ["", "a//b", "a*", "a/b*c", "***", "**/**", "a/**/**", "a b"])
+def test_a_bad_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(LocalProtocolError):
+        Pattern(pattern)
+
+
+_level = st.sampled_from(["a", "b", "c"])
+_patterns = st.lists(st.sampled_from(["a", "b", "*", "**"]), min_size=1, max_size=6).filter(
+    lambda levels: "**/**" not in "/".join(levels)
+)
+
+
+@given(_patterns, st.lists(_level, min_size=1, max_size=6))
+def test_matching_equals_the_definition(pattern: list[str], name: list[str]) -> None:
+    levels = {"*": "[^/]+/", "**": "([^/]+/)*"}
+    expected = re.fullmatch(
+        "".join(levels.get(level, level + "/") for level in pattern), "/".join(name) + "/"
+    )
+    assert Pattern("/".join(pattern)).matches("/".join(name)) == (expected is not None)
