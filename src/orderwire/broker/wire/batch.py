@@ -79,9 +79,11 @@ def read_header(data: Buffer, at: int = 0) -> BatchHeader:
     return BatchHeader(*BATCH_HEADER.unpack_from(data, at))
 
 
-def place(data: bytearray | memoryview, at: int, header: BatchHeader, offset: int) -> None:
-    """Set the base offset of the batch at `at`, and keep length and epoch."""
-    _PLACE.pack_into(data, at, offset, header.batch_length, header.leader_epoch)
+def place(
+    data: bytearray | memoryview, at: int, batch_length: int, base_offset: int, leader_epoch: int
+) -> None:
+    """Set base offset and epoch of the batch at `at`; its length is written again as it is."""
+    _PLACE.pack_into(data, at, base_offset, batch_length, leader_epoch)
 
 
 def crc_matches(data: Buffer, at: int, size_bytes: int, crc: int) -> bool:

@@ -1,0 +1,82 @@
+"""Which leader epoch wrote which offsets."""
+
+from bisect import bisect_right
+
+import msgspec
+
+from orderwire.broker.log.sealed import seal, unseal
+
+
+class _EpochFile(msgspec.Struct, array_like=True):
+    entries: list[tuple[int, int]]
+
+
+class EpochHistory:
+    """Epochs and the offset at which each began; both only grow.
+
+    It is durable before the first batch of an epoch is written.  So the epoch in a batch's header,
+    which no checksum covers, must be exactly the history's: a flipped bit shows.
+    """
+
+    def __init__(self, entries: list[tuple[int, int]] | None = None) -> None:
+        self._entries = entries or []
+
+    @property
+    def entries(self) -> list[tuple[int, int]]:
+        """(epoch, first offset) in order."""
+        return list(self._entries)
+
+    @property
+    def latest(self) -> int:
+        """The current epoch; −1 before the first."""
+        return self._entries[-1][0] if self._entries else -1
+
+    def begin(self, epoch: int, offset: int) -> None:
+        """Start a later epoch at this offset."""
+        assert epoch > self.latest, f"epoch {epoch} does not follow {self.latest}"
+        if self._entries and self._entries[-1][1] == offset:
+            self._entries.pop()  # the epoch before wrote nothing
+        self._entries.append((epoch, offset))
+
+    def at(self, offset: int) -> int:
+        """The epoch of the batch at this offset; −1 when unknown."""
+        index = bisect_right(self._entries, offset, key=lambda entry: entry[1]) - 1
+        return self._entries[index][0] if index >= 0 else -1
+
+    def next_change(self, offset: int) -> int:
+        """The first offset behind this one at which the epoch changes, or 2⁶³."""
+        index = bisect_right(self._entries, offset, key=lambda entry: entry[1])
+        return self._entries[index][1] if index < len(self._entries) else 1 << 63
+
+    def end_of(self, epoch: int, log_end: int) -> tuple[int, int]:
+        """The largest epoch at or below this one, and where it ends; (−1, −1) when there is none.
+
+        This is what OffsetForLeaderEpoch asks.
+        """
+        index = bisect_right(self._entries, epoch, key=lambda entry: entry[0]) - 1
+        if index < 0:
+            return -1, -1
+        last = index + 1 == len(self._entries)
+        return self._entries[index][0], log_end if last else self._entries[index + 1][1]
+
+    def cut(self, end: int) -> bool:
+        """Forget epochs that begin at or behind this offset; returns whether there were any."""
+        before = len(self._entries)
+        while self._entries and self._entries[-1][1] >= end:
+            self._entries.pop()
+        return len(self._entries) < before
+
+    def forget(self, start: int) -> None:
+        """Forget epochs that end at or before this offset."""
+        while len(self._entries) > 1 and self._entries[1][1] <= start:
+            del self._entries[0]
+
+    def to_bytes(self) -> bytes:
+        """As a file."""
+        return seal(_EpochFile(self._entries))
+
+    @classmethod
+    def from_bytes(cls, data: bytes | None) -> "EpochHistory | None":
+        """Read a file back; None when it is missing or damaged."""
+        file = unseal(data, _EpochFile)
+        return None if file is None else cls(file.entries)

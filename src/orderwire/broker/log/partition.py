@@ -1,0 +1,333 @@
+"""A partition's log: append, read, keep, forget.
+
+Plain synchronous code over a `Storage`.  Calls come from one thread; only `SyncJob.run` may run in
+another.  Damage and disk faults raise StorageError; after a write or a sync that cannot be undone
+the log refuses everything until it is opened again.
+"""
+
+from bisect import bisect_right
+from contextlib import suppress
+
+from orderwire.broker.error_codes import ErrorCode
+from orderwire.broker.log.admission import Admitted, admit
+from orderwire.broker.log.epochs import EpochHistory
+from orderwire.broker.log.model import Appended, LogConfig, Recovery, Refused, TimedOffset
+from orderwire.broker.log.producers import ProducerTable
+from orderwire.broker.log.recovery import (
+    CHECKPOINT,
+    CLEAN,
+    EPOCHS,
+    START,
+    Checkpoint,
+    CleanStop,
+    Opened,
+    SegmentRow,
+    StartFile,
+    new_segment,
+    open_segments,
+)
+from orderwire.broker.log.sealed import seal
+from orderwire.broker.log.segment import DELETED, INDEX, LOG, PRODUCERS, Segment, segment_name
+from orderwire.broker.log.storage import LogFile, Storage, StorageError
+from orderwire.broker.log.syncing import SyncJob
+from orderwire.broker.log.times import find_time
+from orderwire.broker.wire.batch import place
+from orderwire.broker.wire.parts import Buffer, Part
+from orderwire.kernel.errors import LocalProtocolError
+
+
+class PartitionLog:
+    """One partition."""
+
+    def __init__(self, storage: Storage, config: LogConfig, opened: Opened) -> None:
+        self.config = config
+        self.recovery: Recovery = opened.recovery
+        self.start_offset = opened.start_offset
+        """The first readable offset; only grows."""
+        self.end_offset = opened.segments[-1].next_offset
+        """The offset of the next record."""
+        self.synced_offset = self.end_offset
+        """Everything before is durable."""
+        self.epochs: EpochHistory = opened.epochs
+        self.producers: ProducerTable = opened.producers
+        self._storage = storage
+        self._segments = opened.segments
+        self._bases = [segment.base_offset for segment in self._segments]
+        self._active = self._segments[-1]
+        self._unsynced: list[LogFile] = []
+        """Closed segments that are not durable yet."""
+        self._names_changed = 0
+        """How often a segment was made; and how many of those are durable."""
+        self._names_synced = 0
+        self._synced_base = self._active.base_offset
+        self._deleted: list[tuple[int, str]] = []
+        self._broken: StorageError | None = None
+        self._closed = False
+
+    @classmethod
+    def open(cls, storage: Storage, config: LogConfig, now_ms: int) -> "PartitionLog":
+        """Open or make the log in this directory; after an unclean stop, recover it first."""
+        return cls(storage, config, open_segments(storage, config, now_ms))
+
+    @property
+    def size_bytes(self) -> int:
+        """All segments together."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def segment_count(self) -> int:
+        """Including the active one."""
+        return len(self._segments)
+
+    def append(
+        self,
+        records: bytearray | memoryview,
+        leader_epoch: int,
+        now_ms: int,
+        *,
+        internal: bool = False,
+    ) -> Appended | Refused:
+        """Write one or more batches at the end; all of them or none.
+
+        Sets base offset and epoch in the caller's buffer and writes from there.  `internal` allows
+        control batches.  Raises StorageError when the disk fails; the log is as it was before.
+        """
+        self._check_usable()
+        first = self.end_offset
+        admitted = admit(records, first, self.config, self.producers, internal=internal)
+        if not isinstance(admitted, Admitted):
+            return admitted
+        for batch in admitted.batches:
+            place(records, batch.position, batch.length, batch.base_offset, leader_epoch)
+        if leader_epoch != self.epochs.latest:
+            self._begin_epoch(leader_epoch)
+        active = self._active
+        start = active.size
+        if start and (
+            start + len(records) > self.config.segment_bytes
+            or now_ms - active.began_ms >= self.config.segment_ms
+        ):
+            active = self._roll()
+            start = 0
+        if start == 0:
+            active.began_ms = now_ms
+        self._write(active, records)
+        interval = self.config.index_interval_bytes
+        for batch in admitted.batches:
+            active.note(batch.base_offset, start + batch.position, batch.newest_ms, interval)
+        active.next_offset = self.end_offset = admitted.next_offset
+        if admitted.sequenced is not None:
+            producer_id, producer_epoch, noted = admitted.sequenced
+            self.producers.note(producer_id, producer_epoch, noted, now_ms)
+        return Appended(first, admitted.next_offset - 1)
+
+    def read(self, offset: int, max_bytes: int, upper: int | None = None) -> Part | Refused:
+        """Refer to batches from the one that holds this offset on, all below `upper`.
+
+        Empty when there is nothing below `upper` yet.  Never crosses a segment's end.  The last
+        batch may be cut off, but the first is whole even when it is larger than `max_bytes`.
+        """
+        self._check_usable()
+        limit = self.end_offset if upper is None else min(upper, self.end_offset)
+        if not self.start_offset <= offset <= self.end_offset:
+            return Refused(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is outside {self.start_offset} … {self.end_offset}",
+            )
+        if offset >= limit:
+            return b""
+        segment = self._segment_of(offset)
+        index = segment.index(self.epochs, self.config.index_interval_bytes)
+        position, header = segment.find(offset, index.before_offset(offset), self.epochs)
+        if limit >= segment.next_offset:
+            end = segment.size
+        else:
+            end, _ = segment.find(limit, index.before_offset(limit), self.epochs)
+        if end - position > max_bytes:
+            clipped = index.before_position(position + max_bytes)
+            end = max(
+                clipped if clipped > position else position + max_bytes,
+                position + header.size_bytes,
+            )
+        return segment.file.part(position, end - position)
+
+    def offset_for_time(self, timestamp: int) -> TimedOffset | None:
+        """The first record at or behind this time, exactly; None when every record is older."""
+        self._check_usable()
+        for segment in self._segments:
+            if segment.newest_ms < timestamp or segment.next_offset <= self.start_offset:
+                continue
+            index = segment.index(self.epochs, self.config.index_interval_bytes)
+            found = find_time(segment, index, self.epochs, timestamp, self.start_offset)
+            if found is not None:
+                return found
+        return None
+
+    def newest_record(self) -> TimedOffset | None:
+        """The record with the largest timestamp (the first of them); None when there is none."""
+        newest = max((segment.newest_ms for segment in self._segments), default=-1)
+        return self.offset_for_time(newest) if newest >= 0 else None
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch at or below this one, and its end offset; (−1, −1) when unknown."""
+        return self.epochs.end_of(epoch, self.end_offset)
+
+    def begin_sync(self) -> SyncJob | None:
+        """Collect what is not durable yet; None when all is.  Run it, then call `end_sync`."""
+        self._check_usable()
+        if self.synced_offset == self.end_offset and not self._unsynced:
+            return None
+        return SyncJob(
+            closed=tuple(self._unsynced),
+            active=self._active.file,
+            directory=self._storage if self._names_changed > self._names_synced else None,
+            names=self._names_changed,
+            end_offset=self.end_offset,
+        )
+
+    def end_sync(self, job: SyncJob, error: StorageError | None = None) -> None:
+        """Take note of a job that has run, or failed: then nobody knows what is on disk."""
+        if error is not None:
+            self._broken = error
+            return
+        self._unsynced = [file for file in self._unsynced if file not in job.closed]
+        self._names_synced = max(self._names_synced, job.names)
+        self.synced_offset = max(self.synced_offset, job.end_offset)
+        base = self._segment_of(self.synced_offset).base_offset
+        if base > self._synced_base and self._names_synced == self._names_changed:
+            self._synced_base = base
+            self._storage.replace_file(CHECKPOINT, seal(Checkpoint(base)))
+
+    def sync(self) -> None:
+        """Return when everything appended is durable.  Raises StorageError."""
+        job = self.begin_sync()
+        if job is None:
+            return
+        try:
+            job.run()
+        except StorageError as error:
+            self.end_sync(job, error)
+            raise
+        self.end_sync(job)
+
+    def delete_records(self, before: int, now_ms: int, upper: int | None = None) -> int | Refused:
+        """Forget records before this offset (−1: before `upper`); returns the new start offset.
+
+        The start is durable on return; whole segments before it go.
+        """
+        self._check_usable()
+        limit = self.end_offset if upper is None else min(upper, self.end_offset)
+        target = limit if before == -1 else before
+        if not 0 <= target <= limit:
+            return Refused(ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {before} is outside 0 … {limit}")
+        if target > self.start_offset:
+            self._advance_start(target, now_ms)
+        return self.start_offset
+
+    def maintain(self, now_ms: int, upper: int | None = None) -> int:
+        """Apply retention to closed segments below `upper`; returns how many went.
+
+        Also forgets silent producers, and removes the files of segments deleted a minute ago.
+        """
+        self._check_usable()
+        config = self.config
+        self.producers.expire(now_ms - config.producer_expiration_ms, config.producers_max)
+        while self._deleted and self._deleted[0][0] + config.delete_delay_ms <= now_ms:
+            self._storage.remove(self._deleted.pop(0)[1])
+        limit = self.end_offset if upper is None else min(upper, self.end_offset)
+        oldest_ms = now_ms - config.retention_ms
+        active = self._active
+        if config.retention_ms >= 0 and active.size and 0 <= active.newest_ms < oldest_ms:
+            self._roll()
+        before = len(self._segments)
+        total = self.size_bytes
+        start = self.start_offset
+        for segment in self._segments[:-1]:
+            too_old = config.retention_ms >= 0 and 0 <= segment.newest_ms < oldest_ms
+            too_long = 0 <= config.retention_bytes <= total - segment.size
+            if segment.next_offset > limit or not (too_old or too_long):
+                break
+            start = segment.next_offset
+            total -= segment.size
+        if start > self.start_offset:
+            self._advance_start(start, now_ms)
+        return before - len(self._segments)
+
+    def close(self) -> None:
+        """Make everything durable and mark the log as closed properly."""
+        if self._closed or self._broken is not None:
+            return
+        self.sync()
+        self._active.save_index()
+        name = segment_name(self.end_offset, PRODUCERS)
+        self._storage.replace_file(name, self.producers.to_bytes(self.end_offset))
+        rows = [
+            SegmentRow(each.base_offset, each.size, each.next_offset, each.newest_ms, each.began_ms)
+            for each in self._segments
+        ]
+        self._storage.replace_file(CLEAN, seal(CleanStop(rows)))
+        self._closed = True
+
+    def _check_usable(self) -> None:
+        if self._broken is not None:
+            raise StorageError(f"the log is out of use since: {self._broken}") from self._broken
+        if self._closed:
+            raise LocalProtocolError("the log is closed")
+
+    def _segment_of(self, offset: int) -> Segment:
+        """The segment that holds this offset, or would."""
+        return self._segments[max(bisect_right(self._bases, offset) - 1, 0)]
+
+    def _begin_epoch(self, epoch: int) -> None:
+        """Make a new epoch durable before its first batch is written."""
+        if epoch < self.epochs.latest:
+            raise LocalProtocolError(
+                f"epoch {epoch} lies before the log's epoch {self.epochs.latest}"
+            )
+        later = EpochHistory(self.epochs.entries)
+        later.begin(epoch, self.end_offset)
+        self._storage.replace_file(EPOCHS, later.to_bytes())
+        self.epochs = later
+
+    def _write(self, active: Segment, records: Buffer) -> None:
+        """Append to the active segment; on failure cut off what was written."""
+        size = active.size
+        try:
+            active.file.append(records)
+        except StorageError:
+            try:
+                active.file.truncate(size)
+            except StorageError as error:
+                self._broken = error
+            raise
+
+    def _roll(self) -> Segment:
+        """Close the active segment and begin another at the log's end."""
+        old = self._active
+        segment = new_segment(self._storage, self.end_offset, old.began_ms)
+        old.save_index()
+        name = segment_name(self.end_offset, PRODUCERS)
+        with suppress(StorageError):  # only saves time at the next start
+            self._storage.write_file(name, self.producers.to_bytes(self.end_offset))
+        self._unsynced.append(old.file)
+        self._names_changed += 1
+        self._segments.append(segment)
+        self._bases.append(segment.base_offset)
+        self._active = segment
+        return segment
+
+    def _advance_start(self, offset: int, now_ms: int) -> None:
+        """Move the start, durably, and let go of whole segments before it."""
+        self._storage.replace_file(START, seal(StartFile(offset)))
+        self.start_offset = offset
+        while len(self._segments) > 1 and self._segments[0].next_offset <= offset:
+            base = self._segments[0].base_offset
+            name = segment_name(base, LOG)
+            self._storage.rename(name, name + DELETED)
+            self._storage.remove(segment_name(base, INDEX))
+            self._storage.remove(segment_name(base, PRODUCERS))
+            self._deleted.append((now_ms, name + DELETED))
+            gone = self._segments.pop(0)
+            self._unsynced = [file for file in self._unsynced if file is not gone.file]
+            del self._bases[0]
+        self.epochs.forget(offset)

@@ -1,0 +1,209 @@
+"""Opening a log: believe a proper close, check everything after any other end."""
+
+import msgspec
+
+from orderwire.broker.log.epochs import EpochHistory
+from orderwire.broker.log.index import SparseIndex
+from orderwire.broker.log.model import LogConfig, Recovery
+from orderwire.broker.log.producers import ProducerTable
+from orderwire.broker.log.sealed import unseal
+from orderwire.broker.log.segment import (
+    DELETED,
+    INDEX,
+    LOG,
+    PRODUCERS,
+    Segment,
+    segment_name,
+)
+from orderwire.broker.log.storage import LogDamaged, Storage
+
+START = "start"
+"""Holds the log start offset once it is not the first segment's."""
+EPOCHS = "epochs"
+"""Holds the epoch history."""
+CHECKPOINT = "checkpoint"
+"""Holds the base offset below which every segment is durable."""
+CLEAN = "clean"
+"""Exists only while the log is closed properly."""
+_NEW = ".new"
+
+
+class StartFile(msgspec.Struct, array_like=True):
+    """Content of START."""
+
+    start_offset: int
+
+
+class Checkpoint(msgspec.Struct, array_like=True):
+    """Content of CHECKPOINT."""
+
+    synced_base: int
+
+
+class SegmentRow(msgspec.Struct, array_like=True):
+    """What a proper close says about a segment."""
+
+    base_offset: int
+    size: int
+    next_offset: int
+    newest_ms: int
+    began_ms: int
+
+
+class CleanStop(msgspec.Struct, array_like=True):
+    """Content of CLEAN."""
+
+    segments: list[SegmentRow]
+
+
+class Opened(msgspec.Struct):
+    """The parts of an open log."""
+
+    segments: list[Segment]
+    """At least one; the last is active."""
+    start_offset: int
+    epochs: EpochHistory
+    producers: ProducerTable
+    recovery: Recovery
+
+
+def open_segments(storage: Storage, config: LogConfig, now_ms: int) -> Opened:
+    """Open what is there, or begin an empty log.  Raises LogDamaged, StorageError."""
+    names = storage.names()
+    for name in names:
+        if name.endswith((DELETED, _NEW)):
+            storage.remove(name)
+    bases = sorted(int(name[: -len(LOG)]) for name in names if name.endswith(LOG))
+    start_file = unseal(storage.read_file(START), StartFile)
+    start = start_file.start_offset if start_file is not None else 0
+    clean = unseal(storage.read_file(CLEAN), CleanStop)
+    opened = None
+    if clean is not None:
+        opened = _trust(storage, bases, clean)
+    if CLEAN in names:
+        storage.remove(CLEAN)
+        storage.sync_directory()
+    if opened is None:
+        opened = _recover(storage, config, bases, start, now_ms)
+    opened.start_offset = max(start, opened.segments[0].base_offset)
+    if opened.start_offset > opened.segments[-1].next_offset:
+        # The tail was lost behind a start that is durable: begin anew at the start.
+        _drop(storage, [segment.base_offset for segment in opened.segments])
+        opened.segments = [new_segment(storage, opened.start_offset, now_ms)]
+        storage.sync_directory()
+    opened.epochs.forget(opened.start_offset)
+    _remove_strays(storage, opened)
+    return opened
+
+
+def new_segment(storage: Storage, base_offset: int, now_ms: int) -> Segment:
+    """Make an empty segment; its name is not durable yet."""
+    file = storage.create(segment_name(base_offset, LOG))
+    index = SparseIndex()
+    return Segment(
+        storage, base_offset, file, next_offset=base_offset, index=index, began_ms=now_ms
+    )
+
+
+def _trust(storage: Storage, bases: list[int], clean: CleanStop) -> Opened | None:
+    """Take a proper close at its word; None when the files say otherwise."""
+    rows = clean.segments
+    if not rows or [row.base_offset for row in rows] != bases:
+        return None
+    segments = []
+    for row in rows:
+        file = storage.open(segment_name(row.base_offset, LOG))
+        if file.size != row.size:
+            return None
+        segments.append(
+            Segment(
+                storage,
+                row.base_offset,
+                file,
+                next_offset=row.next_offset,
+                newest_ms=row.newest_ms,
+                began_ms=row.began_ms,
+            )
+        )
+    active = segments[-1]
+    epochs = EpochHistory.from_bytes(storage.read_file(EPOCHS))
+    snapshot = storage.read_file(segment_name(active.next_offset, PRODUCERS))
+    producers = ProducerTable.from_bytes(snapshot, active.next_offset)
+    index_file = storage.read_file(segment_name(active.base_offset, INDEX))
+    index = SparseIndex.from_bytes(index_file, active.size)
+    if epochs is None or producers is None or index is None:
+        return None
+    active.adopt(index)
+    return Opened(segments, 0, epochs, producers, Recovery(True, 0, 0, None))
+
+
+def _recover(
+    storage: Storage, config: LogConfig, bases: list[int], start: int, now_ms: int
+) -> Opened:
+    """Scan every segment; cut at the first bad batch; make what is kept durable."""
+    checkpoint = unseal(storage.read_file(CHECKPOINT), Checkpoint)
+    durable_below = checkpoint.synced_base if checkpoint is not None else 0
+    known = EpochHistory.from_bytes(storage.read_file(EPOCHS))
+    epochs = known or EpochHistory()
+    producers = ProducerTable()
+    segments: list[Segment] = []
+    scanned = cut = 0
+    reason: str | None = None
+    for number, base in enumerate(bases):
+        if segments and segments[-1].next_offset != base:
+            reason = f"segment {base} does not follow offset {segments[-1].next_offset}"
+            if base < durable_below:
+                raise LogDamaged(reason)
+            cut += _drop(storage, bases[number:])
+            break
+        snapshot = storage.read_file(segment_name(base, PRODUCERS))
+        producers = ProducerTable.from_bytes(snapshot, base) or producers
+        file = storage.open(segment_name(base, LOG))
+        segment = Segment(storage, base, file, next_offset=base, began_ms=now_ms)
+        found = segment.scan(
+            epochs,
+            producers,
+            epochs_known=known is not None,
+            interval_bytes=config.index_interval_bytes,
+            now_ms=now_ms,
+        )
+        scanned += file.size
+        segment.take(found)
+        segments.append(segment)
+        if found.reason is not None:
+            reason = f"{segment_name(base, LOG)} {found.reason}"
+            if base < durable_below:
+                raise LogDamaged(f"{reason}; this was durable: restore the file from a copy")
+            cut += file.size - found.good_bytes
+            file.truncate(found.good_bytes)
+            cut += _drop(storage, bases[number + 1 :])
+        file.sync()
+        if found.reason is not None:
+            break
+    if not segments:
+        segments = [new_segment(storage, start, now_ms)]
+    for segment in segments[:-1]:
+        segment.save_index()
+    if epochs.cut(segments[-1].next_offset) or known is None:
+        storage.replace_file(EPOCHS, epochs.to_bytes())
+    storage.sync_directory()
+    return Opened(segments, 0, epochs, producers, Recovery(False, scanned, cut, reason))
+
+
+def _drop(storage: Storage, bases: list[int]) -> int:
+    """Remove segments that nothing vouches for; returns their bytes."""
+    dropped = 0
+    for base in bases:
+        dropped += storage.open(segment_name(base, LOG)).size
+        for suffix in (LOG, INDEX, PRODUCERS):
+            storage.remove(segment_name(base, suffix))
+    return dropped
+
+
+def _remove_strays(storage: Storage, opened: Opened) -> None:
+    """Remove indexes and snapshots that belong to no segment."""
+    bases = {segment.base_offset for segment in opened.segments}
+    for name in storage.names():
+        stem, _, suffix = name.partition(".")
+        if f".{suffix}" in (INDEX, PRODUCERS) and int(stem) not in bases:
+            storage.remove(name)
