@@ -66,7 +66,6 @@ class NetworkSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 class Counts(msgspec.Struct, kw_only=True):
     """What happened to copies."""
 
-    sent: int = 0
     lost: int = 0
     cut: int = 0
     """Lost to a partition."""
@@ -114,6 +113,7 @@ class Network:
         self._duplicate = settings.duplicate_ratio
         self._reorder = settings.reorder_ratio
         self._in_order = settings.in_order
+        self._grid_ns = settings.grid_ns
         self._plain = self._is_plain()
         self._on_lost = on_lost
         self._tell_lost = tell_lost
@@ -197,6 +197,7 @@ class Network:
     def calm(self, delay: Delay) -> None:
         """End all faults: every link healed and reliable, with this delay."""
         self._loss = self._duplicate = self._reorder = 0.0
+        self._grid_ns = 1
         self._plain = self._is_plain()
         usual = sampler(delay, self._chance)
         for source, links in enumerate(self._links):
@@ -212,7 +213,7 @@ class Network:
             or self._reorder
             or self._in_order
             or self._settings.uplink_bits_per_s
-            or self._settings.grid_ns != 1
+            or self._grid_ns != 1
         )
 
     def _departure_ns(self, source: int, size_bytes: int) -> int:
@@ -243,7 +244,7 @@ class Network:
             probe("sim: copy held back")
             self.counts.held_back += 1
             arrival_ns += int(self._draw() * self._settings.reorder_ns)
-        grid_ns = self._settings.grid_ns
+        grid_ns = self._grid_ns
         if grid_ns != 1:
             arrival_ns = -(-arrival_ns // grid_ns) * grid_ns
         if self._in_order:

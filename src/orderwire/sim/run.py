@@ -19,6 +19,7 @@ from orderwire.sim.judge import Judgement, judge
 from orderwire.sim.network import Counts, Network
 from orderwire.sim.replay import replay_line
 from orderwire.sim.scenario import Crash, Partition, Scenario
+from orderwire.sim.scenarios import SCENARIOS
 from orderwire.sim.swarm import drawn
 from orderwire.sim.workload import Applications
 from orderwire.sim.world import COMMAND, FAULT, World
@@ -59,7 +60,7 @@ class Run:
     @property
     def replay_line(self) -> str:
         """The command that repeats this run."""
-        return replay_line(self.scenario.name, self.seed, algorithm=self.scenario.algorithm)
+        return _replay_line(self.scenario, self.seed)
 
 
 def simulate(
@@ -75,10 +76,20 @@ def simulate(
     broken twin, for example.  Raises ValueError for settings that exclude each other.
     """
     before = Counter(hits)
-    simulation = _Simulation(drawn(scenario, seed), seed, record, algorithm)
-    simulation.safety_phase()
-    simulation.liveness_phase()
-    return simulation.finish(before)
+    try:
+        simulation = _Simulation(drawn(scenario, seed), seed, record, algorithm)
+        simulation.safety_phase()
+        simulation.liveness_phase()
+        return simulation.finish(before)
+    except Exception as error:
+        error.add_note(_replay_line(scenario, seed))
+        raise
+
+
+def _replay_line(scenario: Scenario, seed: int) -> str:
+    named = SCENARIOS.get(scenario.name)
+    usual = named is not None and named.algorithm == scenario.algorithm
+    return replay_line(scenario.name, seed, algorithm=None if usual else scenario.algorithm)
 
 
 def digest(events: Sequence[Event]) -> str:
@@ -169,12 +180,19 @@ class _Simulation:
             raise ValueError(
                 f"the delay of the liveness phase has no longest value: {scenario.liveness.delay}"
             )
+        if (
+            settings.lifetime_ns is not None
+            and longest > settings.lifetime_ns - settings.epsilon_ns
+        ):
+            raise ValueError(
+                f"the healed network's longest delay of {longest} ns is beyond Δ − ε = "
+                f"{settings.lifetime_ns - settings.epsilon_ns} ns: nothing need be delivered"
+            )
         self._network.calm(scenario.liveness.delay)
         self._settle()
         self._healed_from = len(self._group.messages)
         self._bound_ns = (
             longest
-            + scenario.network.grid_ns
             + scenario.clocks.timer_granularity_ns
             + settings.epsilon_ns
             + scenario.liveness.bound_ns

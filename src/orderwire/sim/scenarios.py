@@ -21,14 +21,16 @@ from orderwire.sim.scenario import (
 CONFERENCE_NS = ms(250)
 """Lifetime of the video conference.  [S000:sec.2.2]"""
 
-_TALK = Workload(messages=200, gap_mean_ns=ms(20), answer_ratio=0.2, to_self_ratio=0.1)
+_TALK = Workload(
+    messages=200, gap_mean_ns=ms(20), answer_ratio=0.2, answers_max=100, to_self_ratio=0.1
+)
 
 _ALL = (
     Scenario(
         name="s000-small",
         about="Four members, a tail of delays, a little loss: the first thing to run.",
         settings=OrderingSettings(members=4, lifetime_ns=ms(50)),
-        workload=Workload(messages=40, gap_mean_ns=ms(10), answer_ratio=0.3),
+        workload=Workload(messages=40, gap_mean_ns=ms(10), answer_ratio=0.1),
         network=NetworkSettings(delay=Exponential(offset_ns=ms(1), mean_ns=ms(9)), loss_ratio=0.03),
     ),
     Scenario(
@@ -68,7 +70,7 @@ _ALL = (
         name="churn",
         about="Members crash with all they know and come back; one stays away.",
         settings=OrderingSettings(members=6, lifetime_ns=ms(40), epsilon_ns=ms(1)),
-        workload=Workload(messages=300, gap_mean_ns=ms(15), answer_ratio=0.2),
+        workload=Workload(messages=300, gap_mean_ns=ms(15), answer_ratio=0.2, answers_max=100),
         network=NetworkSettings(
             delay=Exponential(offset_ns=us(500), mean_ns=ms(10)), duplicate_ratio=0.1
         ),
@@ -97,7 +99,9 @@ _ALL = (
         name="funnel",
         about="Everything to everyone over near and far ways; answers at the instant of delivery.",
         settings=OrderingSettings(members=8, lifetime_ns=ms(100)),
-        workload=Workload(messages=150, gap_mean_ns=ms(30), answer_ratio=0.4, burst_ratio=0.3),
+        workload=Workload(
+            messages=100, gap_mean_ns=ms(30), answer_ratio=0.4, answers_max=60, burst_ratio=0.3
+        ),
         network=NetworkSettings(
             delay=Bimodal(near_ns=us(200), far_ns=ms(70), far_ratio=0.2, spread_ns=ms(5))
         ),

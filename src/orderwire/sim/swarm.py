@@ -40,6 +40,7 @@ def drawn(scenario: Scenario, seed: int) -> Scenario:
         lifetime_ns = ms(chance.randint(3, 100))
     reach_ns = lifetime_ns or ms(50)
     epsilon_ns = us(chance.choice((50, 500, 3_000))) if swarm.skew and _exists(chance) else 0
+    epsilon_ns = min(epsilon_ns, reach_ns // 4)
     granularity_ns = ms(chance.choice((1, 2, 5))) if swarm.coarse_timers and _exists(chance) else 1
     gap_ns = ms(chance.choice((1, 4, 15, 60)))
     workload = replace(
@@ -82,6 +83,9 @@ def drawn(scenario: Scenario, seed: int) -> Scenario:
             timer_granularity_ns=granularity_ns,
         ),
         faults=_faults(chance, swarm, members, span_ns),
+        liveness=replace(
+            scenario.liveness, delay=Uniform(low_ns=us(10), high_ns=min(ms(2), reach_ns // 4))
+        ),
         swarm=None,
     )
 
