@@ -83,7 +83,7 @@ class BoundedClock:
         return guess
 
 
-def clocks(settings: ClockSettings, members: int, random: Random) -> list[Clock]:
+def clocks(settings: ClockSettings, members: int, chance: Random) -> list[Clock]:
     """Draw every member's clock."""
     if settings.spread_ns == 0:
         return [TrueClock() for _ in range(members)]
@@ -91,8 +91,8 @@ def clocks(settings: ClockSettings, members: int, random: Random) -> list[Clock]
     return [
         BoundedClock(
             settings.spread_ns,
-            random.randint(-drift, drift),
-            random.randrange(2 * settings.spread_ns),
+            chance.randint(-drift, drift),
+            chance.randrange(2 * settings.spread_ns),
         )
         for _ in range(members)
     ]

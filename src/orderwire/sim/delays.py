@@ -66,10 +66,10 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 Delay: TypeAlias = Constant | Uniform | Exponential | Bimodal | Pareto | Edge
 
 
-def sampler(delay: Delay, random: Random) -> Sampler:
+def sampler(delay: Delay, chance: Random) -> Sampler:
     """Return the function that draws from this distribution.  Raises ValueError on bad limits."""
     check(delay)
-    draw = random.random
+    draw = chance.random
     match delay:
         case Constant(delay_ns=delay_ns):
             return lambda: delay_ns
