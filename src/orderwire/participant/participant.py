@@ -100,7 +100,9 @@ class Participant:
             impairment=self._impairment,
         )
         try:
+            # Control messages of the first peers come while the others are being added.
             matching = Matching(self.id, self._members.names, endpoint.send_control)
+            self._matching = matching
             endpoint.on_connected(matching.connected)
             endpoint.on_disconnected(matching.disconnected)
             endpoint.on_control(self._control)
@@ -112,7 +114,7 @@ class Participant:
         except BaseException:
             await endpoint.close()
             raise
-        self._endpoint, self._matching = endpoint, matching
+        self._endpoint = endpoint
         if self._trace is not None:
             self._arm_flush()
         return self
