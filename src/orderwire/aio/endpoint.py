@@ -238,6 +238,8 @@ class Endpoint:
         if self._closing:
             return
         self._flush()
+        for link in self._links.values():
+            link.farewell()
         self._closing = True
         await self.connections.close()
         for _, timer in self._timers.values():

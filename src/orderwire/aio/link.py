@@ -357,17 +357,26 @@ class Link:
         self._ping_when_due(now)
 
     def _report(self, lane: Lane, now: Instant, missing: list[Range], asked: int) -> None:
-        inbound = lane.inbound
         lane.report_now = False
-        inbound.unreported_bytes = inbound.unreported_datagrams = 0
+        lane.inbound.unreported_bytes = lane.inbound.unreported_datagrams = 0
         lane.counters.nacked += asked
         lane.counters.reports += 1
+        self._wire.datagrams(self.peer, [self._report_datagram(lane, missing)])
+
+    def _report_datagram(self, lane: Lane, missing: list[Range]) -> bytes:
+        inbound = lane.inbound
         report = Report(
             inbound.settled, inbound.expected, self.peer_session, self._receive_window, missing
         )
-        self._wire.datagrams(
-            self.peer, [frames.report_datagram(self.me, self.session, lane.channel, report)]
-        )
+        return frames.report_datagram(self.me, self.session, lane.channel, report)
+
+    def farewell(self) -> None:
+        """Tell the peer what has come before leaving, so that it does not wait to hear that."""
+        for lane in self.lanes.values():
+            inbound = lane.inbound
+            if inbound.unreported_datagrams:
+                missing = [Range(gap.first, gap.last) for gap in inbound.gaps]
+                self._wire.over_stream(self.peer, self._report_datagram(lane, missing))
 
     def on_timer(self, now: Instant) -> None:
         """Do all that is due."""

@@ -137,29 +137,33 @@ class Participant:
         if endpoint is None or self._closed:
             return
         self._closed = True
-        try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(linger_s):
-                    for domain in self._domains.values():
-                        await domain.flush(None)
-            for writer in self._writers:
-                writer.close()
-            for reader in list(self._readers):
-                reader.close()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(linger_s):
-                    for reader in self._readers:
-                        await reader.stopped()
-        finally:
-            if self._flush_timer is not None:
-                self._flush_timer.cancel()
-            for reader in self._readers:
-                reader.abandon()
-            for domain in self._domains.values():
-                domain.close()
-            await endpoint.close()
+        async with contextlib.AsyncExitStack() as last:
+            # Each step happens even if one before it fails; these run from the last to the first.
             if self._sink is not None and self._trace is not None and self._trace.sink is None:
-                await asyncio.to_thread(self._sink.close)
+                last.push_async_callback(asyncio.to_thread, self._sink.close)
+            last.push_async_callback(endpoint.close)
+            for domain in self._domains.values():
+                last.callback(domain.close)
+            if self._flush_timer is not None:
+                last.callback(self._flush_timer.cancel)
+            for reader in self._readers:
+                last.callback(reader.abandon)
+            await self._linger(linger_s)
+
+    async def _linger(self, linger_s: float) -> None:
+        """Let what is under way arrive and be handed over, for so long at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(linger_s):
+                for domain in self._domains.values():
+                    await domain.flush(None)
+        for writer in self._writers:
+            writer.close()
+        for reader in self._readers:
+            reader.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(linger_s):
+                for reader in self._readers:
+                    await reader.stopped()
 
     # Topics.
 
