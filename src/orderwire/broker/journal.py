@@ -12,7 +12,7 @@ import msgspec
 from crc32c import crc32c
 
 from orderwire.broker.group_model import DurableRecord
-from orderwire.broker.state import StateFiles
+from orderwire.broker.log.storage import LogFile, Storage
 from orderwire.kernel.errors import OrderwireError
 
 _FRAME = Struct(">II")
@@ -41,21 +41,16 @@ _head_decoder = msgspec.msgpack.Decoder(_Head)
 class Journal:
     """Keeps the records of one coordinator.  Calls come from one thread at a time."""
 
-    def __init__(self, files: StateFiles) -> None:
+    def __init__(self, files: Storage) -> None:
         self._files = files
         self._number = 0
-        self._journal_bytes = 0
+        self._file: LogFile | None = None
         self._snapshot_bytes = 0
-
-    @property
-    def name(self) -> str:
-        """The current journal's file."""
-        return f"groups-{self._number}.journal"
 
     def recover(self) -> list[DurableRecord]:
         """Return every record in order, and cut off a torn tail.  Raises SnapshotDamaged."""
         records: list[DurableRecord] = []
-        snapshot = self._files.read(_SNAPSHOT)
+        snapshot = self._files.read_file(_SNAPSHOT)
         if snapshot is not None:
             frames = list(_frames(snapshot))
             if not frames or frames[-1][1] != len(snapshot):
@@ -66,39 +61,51 @@ class Journal:
             self._number = _head_decoder.decode(frames[0][0]).number
             self._snapshot_bytes = len(snapshot)
             records += [_decoder.decode(payload) for payload, _ in frames[1:]]
-        journal = self._files.read(self.name) or b""
-        whole = list(_frames(journal))
-        records += [_decoder.decode(payload) for payload, _ in whole]
-        end = whole[-1][1] if whole else 0
-        if end < len(journal):
-            self._files.replace(self.name, journal[:end])
-        self._journal_bytes = end
-        self._files.remove(f"groups-{self._number - 1}.journal")
+        names = self._files.names()
+        if _journal_name(self._number) in names:
+            self._file = self._files.open(_journal_name(self._number))
+            journal = self._file.read(0, self._file.size)
+            whole = list(_frames(journal))
+            records += [_decoder.decode(payload) for payload, _ in whole]
+            end = whole[-1][1] if whole else 0
+            if end < len(journal):
+                self._file.truncate(end)
+            self._file.sync()
+        self._files.remove(_journal_name(self._number - 1))
         return records
 
     def append(self, framed: bytes) -> None:
         """Write records that `frame` made."""
-        self._files.append(self.name, framed)
-        self._journal_bytes += len(framed)
+        if self._file is None:
+            self._file = self._files.create(_journal_name(self._number))
+            self._files.sync_directory()
+        self._file.append(framed)
 
     def sync(self) -> None:
         """Return when every appended record survives a power failure."""
-        self._files.sync(self.name)
+        if self._file is not None:
+            self._file.sync()
 
     @property
     def is_long(self) -> bool:
         """Whether it is time for a snapshot."""
-        return self._journal_bytes > max(JOURNAL_BYTES_MAX, self._snapshot_bytes)
+        if self._file is None:
+            return False
+        return self._file.size > max(JOURNAL_BYTES_MAX, self._snapshot_bytes)
 
-    def snapshot(self, records: Iterable[DurableRecord]) -> None:
-        """Replace snapshot and journal by these records."""
-        old = self.name
-        data = b"".join([frame(_Head(self._number + 1)), *map(frame, records)])
-        self._files.replace(_SNAPSHOT, data)
+    def replace(self, framed: Iterable[bytes]) -> None:
+        """Replace snapshot and journal by these records, framed."""
+        old = _journal_name(self._number)
+        data = b"".join([frame(_Head(self._number + 1)), *framed])
+        self._files.replace_file(_SNAPSHOT, data)
         self._number += 1
         self._snapshot_bytes = len(data)
-        self._journal_bytes = 0
+        self._file = None
         self._files.remove(old)
+
+
+def _journal_name(number: int) -> str:
+    return f"groups-{number}.journal"
 
 
 def frame(record: DurableRecord | _Head) -> bytes:

@@ -107,7 +107,7 @@ TOPIC_KEYS: Mapping[str, ConfigKey] = {
             ConfigType.INT,
             "1048588",
             "Largest record batch, in bytes.",
-            _between(0, (1 << 31) - 1),
+            _between(1, (1 << 31) - 1),
         ),
         ConfigKey(
             "message.timestamp.type",

@@ -1,0 +1,86 @@
+"""A broker's data directory: one owner at a time, its own files, one directory per partition.
+
+DIR/lock  broker.json  topics.json  groups.snapshot  groups-N.journal
+DIR/topics/<topic id>/<partition>/…
+"""
+
+import fcntl
+import logging
+import os
+import shutil
+from pathlib import Path
+
+from orderwire.broker.log import DiskStorage, LogConfig, PartitionLog, StorageError
+from orderwire.broker.topics import Topic
+from orderwire.kernel import NS_PER_MS, Instant
+from orderwire.kernel.errors import OrderwireError
+
+_LOG = logging.getLogger(__name__)
+_DELETED = ".deleted"
+
+
+class DataDirectoryInUse(OrderwireError):
+    """Another process has the data directory."""
+
+
+class BrokerFiles:
+    """The data directory, locked."""
+
+    def __init__(self, directory: Path) -> None:
+        """Lock the directory; make it when missing.  Raises DataDirectoryInUse, StorageError."""
+        self.storage = DiskStorage(directory)
+        self._topics = directory / "topics"
+        self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise DataDirectoryInUse(
+                f"{directory} belongs to another broker that is running: stop it, or choose another"
+            ) from None
+        self._topics.mkdir(exist_ok=True)
+        for left in self._topics.glob("*" + _DELETED):
+            self.discard(left)
+
+    def open_log(self, topic: Topic, index: int, config: LogConfig, now: Instant) -> PartitionLog:
+        """Open or make one partition's log.  Raises StorageError."""
+        path = self._topics / topic.topic_id.hex() / str(index)
+        log = PartitionLog.open(DiskStorage(path), config, now // NS_PER_MS)
+        found = log.recovery
+        if found.cut_bytes:
+            _LOG.warning(
+                "%s-%d: cut off %d bytes behind the last good batch: %s",
+                topic.name,
+                index,
+                found.cut_bytes,
+                found.reason,
+            )
+        return log
+
+    def set_aside(self, topic: Topic) -> Path | None:
+        """Rename a deleted topic's directory; returns what `discard` may delete."""
+        path = self._topics / topic.topic_id.hex()
+        aside = path.with_name(path.name + _DELETED)
+        try:
+            path.replace(aside)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"cannot rename {path}: {error.strerror}") from error
+        return aside
+
+    def discard(self, aside: Path) -> None:
+        """Delete a directory that was set aside; open files stay readable."""
+        shutil.rmtree(aside, ignore_errors=True)
+
+    def report_strays(self, topics: set[str]) -> None:
+        """Warn of directories that no topic owns: they were left by a crash, or by a restore."""
+        for path in sorted(self._topics.iterdir()):
+            if path.name not in topics and not path.name.endswith(_DELETED):
+                _LOG.warning("%s belongs to no topic in topics.json: it is left alone", path)
+
+    def close(self) -> None:
+        """Give the directory free."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1

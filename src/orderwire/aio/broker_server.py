@@ -1,0 +1,347 @@
+"""A broker on real sockets and files: accept, feed, group-commit, keep time, close in order."""
+
+import asyncio
+import logging
+import secrets
+from asyncio import AbstractEventLoop, Server, TimerHandle
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from random import SystemRandom
+
+import msgspec
+
+from orderwire.aio.broker_connection import Connection, Slot
+from orderwire.aio.broker_files import BrokerFiles
+from orderwire.aio.clock import GroupClock
+from orderwire.broker.node import Broker, Commit
+from orderwire.broker.replies import Reply
+from orderwire.broker.settings import BrokerSettings, Flush
+from orderwire.broker.topics import Topic
+from orderwire.kernel import NS_PER_S, Instant
+from orderwire.kernel.errors import OrderwireError, RemoteProtocolError
+
+_LOG = logging.getLogger(__name__)
+_TICK_S = 1.0
+"""How often time limits of connections are looked at."""
+_ANY = ("0.0.0.0", "::")
+_BACKLOG = 1_024
+
+
+class BrokerLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one listener grants its clients."""
+
+    request_bytes_max: int = 100 << 20
+    """Longest request frame."""
+    connections_max: int = 5_000
+    """Open connections."""
+    connections_per_address_max: int = 1_000
+    """Open connections from one address."""
+    receive_bytes_max: int = 1 << 30
+    """All receive buffers together."""
+    pipelined_max: int = 1_000
+    """Requests of one connection that wait for their replies."""
+    backlog_bytes_max: int = 4 << 20
+    """Reply bytes waiting for a slow client before its requests are read no further."""
+    first_request_ns: int = 10 * NS_PER_S
+    """A connection that has sent no whole request by then is closed."""
+    frame_ns: int = 30 * NS_PER_S
+    """How long one request may take to arrive, beside its length's share."""
+    frame_bytes_per_s_min: int = 64 << 10
+    """Slowest arrival of a long request."""
+    idle_ns: int = 600 * NS_PER_S
+    """A connection without traffic for this long is closed."""
+    shrink_ns: int = 5 * NS_PER_S
+    """How long an unused large buffer is kept."""
+
+
+class BrokerFailed(OrderwireError):
+    """The broker had to stop: its disk failed, and nothing more may be promised."""
+
+
+class BrokerServer:
+    """One broker, one listener."""
+
+    def __init__(
+        self,
+        files: BrokerFiles,
+        settings: BrokerSettings,
+        limits: BrokerLimits,
+        advertise: tuple[str, int] | None,
+    ) -> None:
+        self.loop: AbstractEventLoop = asyncio.get_running_loop()
+        self.limits = limits
+        self.clock = GroupClock()
+        self.holds_durable = settings.flush is not Flush.NONE
+        self.refusals: Counter[str] = Counter()
+        """Closed or refused connections by peer address."""
+        self.address: tuple[str, int] = ("", 0)
+        self.failed: asyncio.Future[BrokerFailed] = self.loop.create_future()
+        """Done when the broker had to stop by itself."""
+        self._files = files
+        self._advertise = advertise
+        self._one_by_one = settings.flush is Flush.MESSAGE
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="orderwire-disk")
+        self._connections: set[Connection] = set()
+        self._by_address: Counter[str] = Counter()
+        self._received_bytes = 0
+        self._parked: dict[int, Slot] = {}
+        self._unsynced: list[tuple[Slot, Reply]] = []
+        self._commits: list[tuple[Commit, list[tuple[Slot, Reply]]]] = []
+        self._committing = False
+        self._current: list[tuple[Slot, Reply]] | None = None
+        """Who waits for the commit that is being written."""
+        self._timer: TimerHandle | None = None
+        self._ticker: TimerHandle | None = None
+        self._server: Server | None = None
+        self.next_token = count(1).__next__
+        self.broker = Broker(
+            settings,
+            files.storage,
+            lambda topic, index, config: files.open_log(topic, index, config, self.clock.now()),
+            self._remove_topic,
+            SystemRandom(secrets.randbits(64)),
+            self.clock.now(),
+        )
+
+    @classmethod
+    async def start(
+        cls,
+        data: Path,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        settings: BrokerSettings | None = None,
+        limits: BrokerLimits | None = None,
+        advertise: tuple[str, int] | None = None,
+    ) -> "BrokerServer":
+        """Recover the data directory and listen.
+
+        Port 0 takes a free one; `address` tells which.  `advertise` is the address clients are
+        told to use; by default the one they connected to.  Raises DataDirectoryInUse, and OSError
+        when the address cannot be bound.
+        """
+        files = BrokerFiles(data)
+        try:
+            server = cls(
+                files,
+                settings if settings is not None else BrokerSettings(),
+                limits if limits is not None else BrokerLimits(),
+                advertise,
+            )
+            await server._listen(host, port)
+        except BaseException:
+            files.close()
+            raise
+        return server
+
+    async def _listen(self, host: str, port: int) -> None:
+        self._server = await self.loop.create_server(
+            lambda: Connection(self), host, port, backlog=_BACKLOG
+        )
+        name = self._server.sockets[0].getsockname()
+        self.address = (str(name[0]), int(name[1]))
+        self._files.report_strays({topic.topic_id.hex() for topic in self.broker.topics})
+        self._tick()
+        self._arm()
+
+    async def close(self) -> None:
+        """Stop accepting, answer what is on its way to disk, sync, close logs and files."""
+        if self._server is None:
+            return
+        self._server.close()
+        for timer in (self._timer, self._ticker):
+            if timer is not None:
+                timer.cancel()
+        while self._committing and not self.failed.done():
+            await asyncio.sleep(0.001)
+        for connection in list(self._connections):
+            connection.abort()
+        await asyncio.sleep(0)
+        await self._server.wait_closed()
+        self._server = None
+        self._worker.shutdown(wait=True)
+        if not self.failed.done():
+            self.broker.close()
+        self._files.close()
+
+    # -- connections ------------------------------------------------------------------------
+
+    def advertised_to(self, host: str, port: int) -> tuple[str, int]:
+        """Return the address that a client on this socket address is told."""
+        return self._advertise if self._advertise is not None else (host, port)
+
+    def admit(self, connection: Connection) -> bool:
+        """Count a connection in, unless there are too many."""
+        host = connection.client.host
+        if len(self._connections) >= self.limits.connections_max:
+            self._refuse(host, f"{len(self._connections)} connections are open")
+            return False
+        if self._by_address[host] >= self.limits.connections_per_address_max:
+            self._refuse(host, f"{self._by_address[host]} connections are open from there")
+            return False
+        self._connections.add(connection)
+        self._by_address[host] += 1
+        self._received_bytes += connection.buffer_bytes
+        return True
+
+    def dismiss(self, connection: Connection) -> None:
+        """Count a connection out."""
+        host = connection.client.host
+        self._connections.discard(connection)
+        self._by_address[host] -= 1
+        if not self._by_address[host]:
+            del self._by_address[host]
+        self._received_bytes -= connection.buffer_bytes
+
+    def reserve(self, more: int) -> None:
+        """Account for a receive buffer that grows or shrinks.
+
+        Raises RemoteProtocolError when all of them together would be too large.
+        """
+        if more > 0 and self._received_bytes + more > self.limits.receive_bytes_max:
+            raise RemoteProtocolError(
+                f"receive buffers hold {self._received_bytes} bytes, {more} more are asked for;"
+                f" the limit is {self.limits.receive_bytes_max}"
+            )
+        self._received_bytes += more
+
+    def refused(self, connection: Connection, error: RemoteProtocolError) -> None:
+        """Note what a client did wrong; its connection is being closed."""
+        self._refuse(connection.client.host, str(error))
+
+    def _refuse(self, host: str, why: str) -> None:
+        self.refusals[host] += 1
+        if self.refusals[host].bit_count() == 1:  # the 1st, 2nd, 4th, …: a flood stays readable
+            _LOG.warning(
+                "closed a connection of %s (%d so far): %s", host, self.refusals[host], why
+            )
+
+    # -- replies that come later ------------------------------------------------------------
+
+    def park(self, slot: Slot) -> None:
+        """Keep the slot of a parked request until the broker answers it."""
+        self._parked[slot.token] = slot
+
+    def forget(self, slot: Slot) -> None:
+        """Drop a parked request whose connection is gone."""
+        if self._parked.pop(slot.token, None) is not None:
+            self.broker.forget(slot.token)
+
+    def fill_later(self, slot: Slot, reply: Reply) -> None:
+        """Send a reply that is held back, so that its client does not spin."""
+        self.loop.call_later(reply.delay_ns / NS_PER_S, slot.fill, reply)
+
+    def after_turn(self) -> None:
+        """Answer what has become possible, and keep the timer right."""
+        broker = self.broker
+        while broker.has_ready:
+            for token, reply in broker.ready():
+                slot = self._parked.pop(token)
+                if reply.durable and self.holds_durable:
+                    self.fill_when_durable(slot, reply)
+                else:
+                    slot.fill(reply)
+        if broker.has_unsynced:
+            self._commit_soon()
+        self._arm()
+
+    def _arm(self) -> None:
+        deadline = self.broker.next_deadline()
+        timer = self._timer
+        when = self.loop.time() + (deadline - self.clock.now()) / NS_PER_S
+        if timer is not None:
+            if timer.when() <= when + 0.0005:
+                return
+            timer.cancel()
+        self._timer = self.loop.call_at(when, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        deadline = self.broker.next_deadline()
+        self.broker.wake(Instant(max(deadline, self.clock.now())))
+        self.after_turn()
+
+    def _tick(self) -> None:
+        now = self.clock.now()
+        for connection in list(self._connections):
+            why = connection.overdue(now)
+            if why is None:
+                connection.shrink(now)
+            else:
+                if why != "idle":
+                    self._refuse(connection.client.host, why)
+                connection.abort()
+        self._ticker = self.loop.call_later(_TICK_S, self._tick)
+
+    # -- group commit -----------------------------------------------------------------------
+
+    def fill_when_durable(self, slot: Slot, reply: Reply) -> None:
+        """Send a reply when everything written so far is on disk."""
+        self._unsynced.append((slot, reply))
+        if self._one_by_one:
+            self._take_commit()
+        self._commit_soon()
+
+    def _commit_soon(self) -> None:
+        if not self._committing:
+            self._committing = True
+            self.loop.call_soon(self._begin_commit)
+
+    def _take_commit(self) -> None:
+        commit = self.broker.take_commit()
+        waiting, self._unsynced = self._unsynced, []
+        if commit is not None:
+            self._commits.append((commit, waiting))
+        elif self._commits:  # a retry: what it repeats is on its way to disk with the last commit
+            self._commits[-1][1].extend(waiting)
+        elif self._current is not None:
+            self._current.extend(waiting)
+        else:
+            for slot, reply in waiting:
+                slot.fill(reply)
+
+    def _begin_commit(self) -> None:
+        if not self._commits:
+            self._take_commit()
+        if not self._commits or self.failed.done():
+            self._committing = False
+            return
+        commit, waiting = self._commits.pop(0)
+        self._current = waiting
+        future = self.loop.run_in_executor(self._worker, commit.run)
+        future.add_done_callback(lambda done: self._end_commit(done, commit, waiting))
+
+    def _end_commit(
+        self,
+        done: "asyncio.Future[None]",
+        commit: Commit,
+        waiting: list[tuple[Slot, Reply]],
+    ) -> None:
+        error = done.exception()
+        if error is not None:
+            self._fail(error)
+            return
+        self.broker.committed(commit)
+        self._current = None
+        for slot, reply in waiting:
+            slot.fill(reply)
+        self._committing = False
+        if self._commits or self._unsynced or self.broker.has_unsynced:
+            self._commit_soon()
+        self.after_turn()
+
+    def _remove_topic(self, topic: Topic) -> None:
+        aside = self._files.set_aside(topic)
+        if aside is not None:
+            self._worker.submit(self._files.discard, aside)
+
+    def _fail(self, error: BaseException) -> None:
+        """Stop: after a failed fdatasync nobody knows what is on disk."""
+        _LOG.critical("the disk failed, the broker stops: %s", error)
+        self._committing = False
+        if not self.failed.done():
+            self.failed.set_result(BrokerFailed(f"the disk failed: {error}"))
+        for connection in list(self._connections):
+            connection.abort()

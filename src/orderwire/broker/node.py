@@ -1,0 +1,343 @@
+"""One broker, without I/O: it decodes requests, acts on logs and groups, and encodes replies.
+
+The runtime feeds it frames and the time, sends what it returns, asks for `ready` replies after
+every call, runs `Commit`s in a worker thread, and wakes it at `next_deadline`.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator
+from random import Random
+from struct import Struct
+
+import msgspec
+
+from orderwire.broker.group_model import Answer, GroupEffects, JoinResult
+from orderwire.broker.groups import GroupCoordinator
+from orderwire.broker.journal import Journal, frame
+from orderwire.broker.log import LogConfig, PartitionLog, SyncJob
+from orderwire.broker.log.storage import Storage
+from orderwire.broker.partitions import ParkedFetch, Partition
+from orderwire.broker.producer_ids import ProducerIds
+from orderwire.broker.replies import Client, Outcome, Reply, Request
+from orderwire.broker.requests import HANDLERS, unsupported_version
+from orderwire.broker.requests.groups import join_reply, sync_reply
+from orderwire.broker.settings import BrokerSettings, Flush
+from orderwire.broker.topics import Topic, TopicStore
+from orderwire.broker.wire.apis import API_BY_KEY
+from orderwire.broker.wire.codec import skip_tags
+from orderwire.kernel import NS_PER_MS, Instant
+from orderwire.kernel.errors import RemoteProtocolError
+
+_HEAD = Struct(">hhih")
+"""API key, version, correlation id, length of the client id (-1: none)."""
+
+OpenLog = Callable[[Topic, int, LogConfig], PartitionLog]
+"""Opens (or makes) the log of one partition of a topic."""
+RemoveLogs = Callable[[Topic], None]
+"""Deletes the closed logs of a deleted topic."""
+
+
+class Commit:
+    """What one group commit has to put on disk: first the data, then what refers to it."""
+
+    def __init__(
+        self,
+        logs: list[tuple[Partition, int, SyncJob | None]],
+        journal: Journal,
+        framed: bytes,
+        snapshot: list[bytes] | None,
+    ) -> None:
+        self.logs = logs
+        self._journal = journal
+        self._framed = framed
+        self._snapshot = snapshot
+
+    def run(self) -> None:
+        """Write and sync; called in the worker thread.  A StorageError must end the broker."""
+        for _, _, job in self.logs:
+            if job is not None:
+                job.run()
+        if self._framed:
+            self._journal.append(self._framed)
+            self._journal.sync()
+        if self._snapshot is not None:
+            self._journal.replace(self._snapshot)
+
+
+class Broker:
+    """The broker's memory and its rules."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        files: Storage,
+        open_log: OpenLog,
+        remove_logs: RemoveLogs,
+        chance: Random,
+        now: Instant,
+    ) -> None:
+        self.settings = settings
+        self.cluster_id, self.producer_ids = ProducerIds.open(files, chance)
+        self.topics = TopicStore(files, settings.topics, chance)
+        self.groups = GroupCoordinator(settings.groups, chance)
+        self._open_log = open_log
+        self._remove_logs = remove_logs
+        self._partitions: dict[str, list[Partition]] = {}
+        self._journal = Journal(files)
+        self._journal_pending: list[bytes] = []
+        self._dirty: dict[Partition, None] = {}
+        self._parked: dict[int, Request | ParkedFetch] = {}
+        self._fetch_deadlines: list[tuple[Instant, int]] = []
+        self._woken: dict[int, ParkedFetch] = {}
+        self._ready: list[tuple[int, Reply]] = []
+        self._next_retention = Instant(now + settings.retention_check_ns)
+        self._next_checkpoint = Instant(now + settings.checkpoint_ns)
+        for topic in self.topics:
+            self.open_partitions(topic)
+        self._recover_groups(now)
+
+    def _recover_groups(self, now: Instant) -> None:
+        for record in self._journal.recover():
+            self.groups.replay(record, now)
+        ends = {
+            (partition.topic, partition.index): partition.log.end_offset
+            for partition in self.all_partitions()
+        }
+        self.apply(self.groups.clamp_offsets(ends))
+        self.groups.start(now)
+
+    # -- requests ---------------------------------------------------------------------------
+
+    def serve(self, data: memoryview, client: Client, token: int, now: Instant) -> Reply | Outcome:
+        """Act on one request frame, its length field left out.
+
+        Raises RemoteProtocolError when it is malformed or unknown: close its connection.
+        """
+        if len(data) < _HEAD.size:
+            raise RemoteProtocolError(f"a request of {len(data)} bytes has no header")
+        key, version, correlation_id, length = _HEAD.unpack_from(data)
+        api = API_BY_KEY.get(key)
+        if api is None:
+            raise RemoteProtocolError(f"API key {key} is not served")
+        if not api.oldest <= version <= api.newest:
+            return unsupported_version(api, version, correlation_id)
+        at = _HEAD.size
+        client_id = ""
+        if length > 0:
+            try:
+                client_id = str(data[at : at + length], "utf-8")
+            except UnicodeDecodeError:
+                raise RemoteProtocolError("the client id is no UTF-8 text") from None
+            at += length
+        if api.request_header_version(version) == 2:
+            try:
+                at = skip_tags(data, at)
+            except IndexError:
+                raise RemoteProtocolError("the request header ends in its tags") from None
+        body, _ = api.decode_request(data, at, version)
+        request = Request(token, api, version, correlation_id, client_id, client, body)
+        return HANDLERS[key](self, request, now)
+
+    def ready(self) -> list[tuple[int, Reply]]:
+        """Return replies to parked requests that have become possible, and forget them."""
+        while self._woken:
+            woken, self._woken = self._woken, {}
+            for token, parked in woken.items():
+                if self._parked.get(token) is parked:
+                    done = parked.attempt(self, at_deadline=False)
+                    if done is not None:
+                        self._finish_fetch(parked, done)
+        ready, self._ready = self._ready, []
+        return ready
+
+    @property
+    def has_ready(self) -> bool:
+        """Whether `ready` may return something."""
+        return bool(self._ready or self._woken)
+
+    def forget(self, token: int) -> None:
+        """Drop a parked request whose connection is gone."""
+        parked = self._parked.pop(token, None)
+        if parked is not None and not isinstance(parked, Request):
+            parked.leave()
+
+    def next_deadline(self) -> Instant:
+        """When `wake` is next due."""
+        due = min(self._next_retention, self._next_checkpoint)
+        if self._fetch_deadlines:
+            due = min(due, self._fetch_deadlines[0][0])
+        of_groups = self.groups.next_deadline()
+        return due if of_groups is None else min(due, of_groups)
+
+    def wake(self, now: Instant) -> None:
+        """Act on every deadline at or before `now`."""
+        while self._fetch_deadlines and self._fetch_deadlines[0][0] <= now:
+            _, token = heapq.heappop(self._fetch_deadlines)
+            parked = self._parked.get(token)
+            if parked is not None and not isinstance(parked, Request):
+                done = parked.attempt(self, at_deadline=True)
+                assert done is not None, "a fetch at its deadline is answered with what there is"
+                self._finish_fetch(parked, done)
+        self.apply(self.groups.wake(now))
+        if self._next_retention <= now:
+            self._next_retention = Instant(now + self.settings.retention_check_ns)
+            for partition in self.all_partitions():
+                partition.log.maintain(now // NS_PER_MS, partition.high_watermark)
+        if self._next_checkpoint <= now:
+            self._next_checkpoint = Instant(now + self.settings.checkpoint_ns)
+            for partition in self.all_partitions():
+                if partition.log.synced_offset < partition.log.end_offset:
+                    self._dirty[partition] = None
+
+    # -- for the handlers -------------------------------------------------------------------
+
+    def park_fetch(self, parked: ParkedFetch, deadline: Instant) -> None:
+        """Keep a fetch until there is enough to send, at most until its deadline."""
+        token = parked.request.token
+        self._parked[token] = parked
+        heapq.heappush(self._fetch_deadlines, (deadline, token))
+
+    def park_group(self, request: Request) -> None:
+        """Keep a join or sync until the coordinator answers it."""
+        self._parked[request.token] = msgspec.structs.replace(request, body=None)
+
+    def _finish_fetch(self, parked: ParkedFetch, done: Reply) -> None:
+        del self._parked[parked.request.token]
+        parked.leave()
+        self._ready.append((parked.request.token, done))
+
+    def apply(self, effects: GroupEffects) -> None:
+        """Write and answer what the coordinator says, in its order."""
+        if not effects:
+            return
+        durable = False
+        for effect in effects:
+            if isinstance(effect, Answer):
+                self._answer(effect, durable=durable)
+            else:
+                durable = True
+                self._journal_pending.append(frame(effect.record))
+        if self.settings.flush is Flush.NONE:
+            self._write_journal()
+
+    def _answer(self, answer: Answer, *, durable: bool) -> None:
+        request = self._parked.pop(answer.token, None)
+        if request is None:  # its connection is gone
+            return
+        assert isinstance(request, Request)
+        if isinstance(answer.result, JoinResult):
+            done = join_reply(request, answer.result, durable=durable)
+        else:
+            done = sync_reply(request, answer.result, durable=durable)
+        self._ready.append((answer.token, done))
+
+    def _write_journal(self) -> None:
+        self._journal.append(b"".join(self._journal_pending))
+        self._journal_pending.clear()
+        if self._journal.is_long:
+            self._journal.replace([frame(record) for record in self.groups.records()])
+
+    # -- partitions -------------------------------------------------------------------------
+
+    def partition(self, topic: str, index: int) -> Partition | None:
+        """Return one partition, or None when there is no such topic or index."""
+        partitions = self._partitions.get(topic)
+        if partitions is None or not 0 <= index < len(partitions):
+            return None
+        return partitions[index]
+
+    def all_partitions(self) -> Iterator[Partition]:
+        """Yield every partition of every topic."""
+        for partitions in self._partitions.values():
+            yield from partitions
+
+    def open_partitions(self, topic: Topic) -> None:
+        """Open the logs of a topic that are not open yet."""
+        partitions = self._partitions.setdefault(topic.name, [])
+        for index in range(len(partitions), topic.partitions):
+            log = self._open_log(topic, index, self.log_config(topic))
+            partitions.append(Partition(topic.name, topic.topic_id, index, log))
+
+    def close_partitions(self, topic: Topic) -> None:
+        """Close and delete the logs of a deleted topic; fetches that wait for it are answered."""
+        for partition in self._partitions.pop(topic.name, []):
+            self._woken.update(partition.waiting)
+            self._dirty.pop(partition, None)
+            partition.log.close()
+        self._remove_logs(topic)
+        self.apply(self.groups.forget_topics({topic.name}))
+
+    def log_config(self, topic: Topic) -> LogConfig:
+        """Return what the topic's configuration means to its logs."""
+        return log_config(self.topics, topic)
+
+    def reconfigure(self, topic: Topic) -> None:
+        """Tell a topic's logs that its configuration changed."""
+        config = self.log_config(topic)
+        for partition in self._partitions[topic.name]:
+            partition.log.config = config
+
+    def appended(self, partition: Partition) -> None:
+        """Note that a partition has grown: visible now, or when it is on disk."""
+        if self.settings.flush is Flush.NONE:
+            self._advance(partition, partition.log.end_offset)
+        else:
+            self._dirty[partition] = None
+
+    def _advance(self, partition: Partition, end: int) -> None:
+        if end > partition.high_watermark:
+            partition.high_watermark = end
+            if partition.waiting:
+                self._woken.update(partition.waiting)
+
+    # -- group commit -----------------------------------------------------------------------
+
+    @property
+    def has_unsynced(self) -> bool:
+        """Whether `take_commit` would return something."""
+        return bool(self._dirty or self._journal_pending)
+
+    def take_commit(self) -> Commit | None:
+        """Return what is to be put on disk now, or None; `committed` must follow it."""
+        if not self.has_unsynced:
+            return None
+        logs = [(each, each.log.end_offset, each.log.begin_sync()) for each in self._dirty]
+        self._dirty = {}
+        framed = b"".join(self._journal_pending)
+        self._journal_pending.clear()
+        snapshot = None
+        if self.settings.flush is not Flush.NONE and self._journal.is_long:
+            snapshot = [frame(record) for record in self.groups.records()]
+        return Commit(logs, self._journal, framed, snapshot)
+
+    def committed(self, commit: Commit) -> None:
+        """Note that a commit is on disk: its data becomes visible to consumers."""
+        for partition, end, job in commit.logs:
+            if self.partition(partition.topic, partition.index) is not partition:
+                continue  # deleted meanwhile
+            if job is not None:
+                partition.log.end_sync(job)
+            self._advance(partition, end)
+
+    def close(self) -> None:
+        """Put everything on disk and close the logs."""
+        commit = self.take_commit()
+        if commit is not None:
+            commit.run()
+        for partition in self.all_partitions():
+            partition.log.close()
+
+
+def log_config(topics: TopicStore, topic: Topic) -> LogConfig:
+    """Return what a topic's configuration means to its logs."""
+
+    def number(name: str) -> int:
+        return int(topics.config(topic, name))
+
+    return LogConfig(
+        segment_bytes=number("segment.bytes"),
+        segment_ms=number("segment.ms"),
+        retention_bytes=number("retention.bytes"),
+        retention_ms=number("retention.ms"),
+        max_message_bytes=number("max.message.bytes"),
+    )

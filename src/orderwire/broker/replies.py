@@ -1,0 +1,84 @@
+"""What comes in over a connection and what goes back."""
+
+from enum import Enum
+from struct import Struct
+from typing import Any
+
+import msgspec
+
+from orderwire.broker.wire.api import Api
+from orderwire.broker.wire.parts import Part
+from orderwire.kernel import NS_PER_MS
+
+RETRY_DELAY_NS = 75 * NS_PER_MS
+"""How long an error is held back that some client would answer with the same request at once."""
+
+_PLAIN = Struct(">ii")
+_FLEXIBLE = Struct(">iiB")
+
+
+class Client(msgspec.Struct, frozen=True):
+    """Who asks, and under which address this broker is known to it."""
+
+    host: str
+    advertised_host: str
+    advertised_port: int
+
+
+class Request(msgspec.Struct, frozen=True, gc=False):
+    """One decoded request.  Its body may hold views into the receive buffer: copy what you keep."""
+
+    token: int
+    """The runtime's name for the request; a parked one is answered under it."""
+    api: Api
+    version: int
+    correlation_id: int
+    client_id: str
+    client: Client
+    body: Any
+
+
+class Reply(msgspec.Struct, frozen=True, gc=False):
+    """One response frame, its length field included."""
+
+    parts: list[Part]
+    length: int
+    """Bytes of all parts together."""
+    durable: bool = False
+    """Hold it back until what the broker wrote before it is on disk."""
+    delay_ns: int = 0
+    """Hold it back this long, and everything behind it on the connection."""
+
+
+class Outcome(Enum):
+    """Of a request that has no reply (yet)."""
+
+    PARKED = "parked"
+    """The reply comes later, under the request's token; until then the connection is mute."""
+    NOTHING = "nothing"
+    """There is no reply: the producer wanted none."""
+
+
+def reply(
+    request: Request, response: msgspec.Struct, *, durable: bool = False, delay_ns: int = 0
+) -> Reply:
+    """Encode and frame a response."""
+    api = request.api
+    body = api.encode_response(response, request.version)
+    if api.response_header_version(request.version):
+        head = _FLEXIBLE.pack(len(body) + 5, request.correlation_id, 0)
+    else:
+        head = _PLAIN.pack(len(body) + 4, request.correlation_id)
+    frame = head + body
+    return Reply([frame], len(frame), durable, delay_ns)
+
+
+def reply_of_parts(request: Request, parts: list[Part], *, delay_ns: int = 0) -> Reply:
+    """Frame a response that was encoded as parts."""
+    size = sum(map(len, parts))
+    if request.api.response_header_version(request.version):
+        head = _FLEXIBLE.pack(size + 5, request.correlation_id, 0)
+    else:
+        head = _PLAIN.pack(size + 4, request.correlation_id)
+    parts.insert(0, head)
+    return Reply(parts, size + len(head), delay_ns=delay_ns)

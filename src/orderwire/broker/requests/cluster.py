@@ -1,0 +1,223 @@
+"""Who is there and what is understood: ApiVersions, Metadata, coordinators, producer ids."""
+
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from orderwire.broker.error_codes import RETRIED_AT_ONCE, ErrorCode
+from orderwire.broker.partitions import LEADER_EPOCH
+from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply, Request, reply
+from orderwire.broker.topic_config import Refusal
+from orderwire.broker.topics import Topic, name_error
+from orderwire.broker.wire.api import Api
+from orderwire.broker.wire.apis import APIS, ApiKey
+from orderwire.broker.wire.codec import ZERO_UUID
+from orderwire.broker.wire.generated.api_versions import (
+    ApiVersion,
+    ApiVersionsResponse,
+    encode_api_versions_response,
+)
+from orderwire.broker.wire.generated.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterResponse,
+)
+from orderwire.broker.wire.generated.find_coordinator import (
+    Coordinator,
+    FindCoordinatorResponse,
+)
+from orderwire.broker.wire.generated.init_producer_id import InitProducerIdResponse
+from orderwire.broker.wire.generated.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+from orderwire.broker.wire.generated.sasl_authenticate import SaslAuthenticateResponse
+from orderwire.broker.wire.generated.sasl_handshake import SaslHandshakeResponse
+from orderwire.kernel import Instant
+from orderwire.kernel.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from orderwire.broker.node import Broker
+
+_KEY_TYPE_GROUP = 0
+_NO_TRANSACTIONS = "transactions are not supported: leave transactional.id unset"
+_ENDPOINT_BROKERS = 1
+_UNSUPPORTED_ENDPOINT_TYPE = 115
+_HEAD = Struct(">ii")
+_SASL_KEYS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+
+_ADVERTISED = tuple(
+    ApiVersion(api.key, api.advertised_oldest, api.newest)
+    for api in sorted(APIS, key=lambda api: api.key)
+    if api.key not in _SASL_KEYS
+)
+
+
+def api_versions(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
+    """List the APIs and versions that are served."""
+    return reply(request, ApiVersionsResponse(api_keys=_ADVERTISED))
+
+
+def unsupported_version(api: Api, version: int, correlation_id: int) -> Reply:
+    """Answer a version that is not served.
+
+    ApiVersions is answered in version 0 with the list, so that the client can choose again.  Of
+    Produce, versions 0-2 are announced for the sake of old librdkafka (KAFKA-18659) and refused.
+    Raises RemoteProtocolError for the rest: without a common version there is no answer.
+    """
+    if api.key != ApiKey.API_VERSIONS:
+        raise RemoteProtocolError(
+            f"{api.name} version {version} is not served: {api.oldest} to {api.newest} are"
+        )
+    body = encode_api_versions_response(
+        ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_ADVERTISED), 0
+    )
+    frame = _HEAD.pack(len(body) + 4, correlation_id) + body
+    return Reply([frame], len(frame))
+
+
+def metadata(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
+    """Describe the broker and the topics that were asked for, making them when allowed.
+
+    Version 0 asks for all topics by an empty list, later ones by null.
+    """
+    body = request.body
+    wanted = body.topics
+    if wanted is None or (request.version == 0 and not wanted):
+        topics = [_described(broker, topic) for topic in broker.topics]
+    else:
+        create = body.allow_auto_topic_creation and broker.topics.auto_create
+        topics = [_wanted(broker, ask.name, ask.topic_id, create=create) for ask in wanted]
+    response = MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(
+                broker.settings.node_id,
+                request.client.advertised_host,
+                request.client.advertised_port,
+            )
+        ],
+        cluster_id=broker.cluster_id,
+        controller_id=broker.settings.node_id,
+        topics=topics,
+    )
+    hasty = any(topic.error_code in RETRIED_AT_ONCE for topic in topics)
+    return reply(request, response, delay_ns=RETRY_DELAY_NS if hasty else 0)
+
+
+def _wanted(
+    broker: "Broker", name: str | None, topic_id: bytes, *, create: bool
+) -> MetadataResponseTopic:
+    if name is None:
+        by_id = broker.topics.by_id(bytes(topic_id))
+        if by_id is None:
+            error = ErrorCode.UNKNOWN_TOPIC_ID
+            return MetadataResponseTopic(error_code=error, name=None, topic_id=bytes(topic_id))
+        return _described(broker, by_id)
+    topic = broker.topics.get(name)
+    if topic is None and create:
+        made = broker.topics.create(name, -1, {})
+        if isinstance(made, Refusal):
+            return MetadataResponseTopic(error_code=made.error, name=name)
+        broker.open_partitions(made)
+        topic = made
+    if topic is None:
+        error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if name_error(name) is not None:
+            error = ErrorCode.INVALID_TOPIC_EXCEPTION
+        return MetadataResponseTopic(error_code=error, name=name, topic_id=ZERO_UUID)
+    return _described(broker, topic)
+
+
+def _described(broker: "Broker", topic: Topic) -> MetadataResponseTopic:
+    node = broker.settings.node_id
+    return MetadataResponseTopic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        partitions=[
+            MetadataResponsePartition(
+                partition_index=index,
+                leader_id=node,
+                leader_epoch=LEADER_EPOCH,
+                replica_nodes=(node,),
+                isr_nodes=(node,),
+            )
+            for index in range(topic.partitions)
+        ],
+    )
+
+
+def describe_cluster(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
+    """Describe the cluster."""
+    if request.body.endpoint_type != _ENDPOINT_BROKERS:
+        refusal = DescribeClusterResponse(
+            error_code=_UNSUPPORTED_ENDPOINT_TYPE, error_message="only brokers can be described"
+        )
+        return reply(request, refusal)
+    response = DescribeClusterResponse(
+        cluster_id=broker.cluster_id,
+        controller_id=broker.settings.node_id,
+        brokers=[
+            DescribeClusterBroker(
+                broker.settings.node_id,
+                request.client.advertised_host,
+                request.client.advertised_port,
+            )
+        ],
+    )
+    return reply(request, response)
+
+
+def find_coordinator(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
+    """Name the coordinator: this broker for every group, nobody for transactions."""
+    body = request.body
+    keys = body.coordinator_keys if request.version >= 4 else (body.key,)
+    found = [_coordinator(broker, request, key, body.key_type) for key in keys]
+    if request.version >= 4:
+        return reply(request, FindCoordinatorResponse(coordinators=found))
+    only = found[0]
+    response = FindCoordinatorResponse(
+        error_code=only.error_code,
+        error_message=only.error_message,
+        node_id=only.node_id,
+        host=only.host,
+        port=only.port,
+    )
+    return reply(request, response)
+
+
+def _coordinator(broker: "Broker", request: Request, key: str, key_type: int) -> Coordinator:
+    if key_type != _KEY_TYPE_GROUP:
+        error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return Coordinator(key, -1, "", -1, error, _NO_TRANSACTIONS)
+    client = request.client
+    return Coordinator(
+        key,
+        broker.settings.node_id,
+        client.advertised_host,
+        client.advertised_port,
+        ErrorCode.NONE,
+        None,
+    )
+
+
+def init_producer_id(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
+    """Hand out a producer id for an idempotent producer."""
+    if request.body.transactional_id is not None:
+        error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return reply(request, InitProducerIdResponse(error_code=error, producer_epoch=-1))
+    return reply(request, InitProducerIdResponse(producer_id=broker.producer_ids.take()))
+
+
+def sasl_handshake(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
+    """Say that this listener authenticates nobody."""
+    error = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+    return reply(request, SaslHandshakeResponse(error_code=error, mechanisms=()))
+
+
+def sasl_authenticate(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
+    """Say that this listener authenticates nobody."""
+    response = SaslAuthenticateResponse(
+        error_code=ErrorCode.ILLEGAL_SASL_STATE,
+        error_message="SASL is not enabled on this listener",
+    )
+    return reply(request, response)

@@ -1,0 +1,230 @@
+"""Configurations on the wire: describe those of topics and broker, change those of topics."""
+
+from collections.abc import Collection, Iterator
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from orderwire.broker.error_codes import ErrorCode
+from orderwire.broker.replies import Outcome, Reply, Request, reply
+from orderwire.broker.topic_config import TOPIC_KEYS, ConfigSource, ConfigType, Refusal
+from orderwire.broker.topics import Topic
+from orderwire.broker.wire.generated.describe_configs import (
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from orderwire.broker.wire.generated.incremental_alter_configs import (
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsResponse,
+)
+from orderwire.kernel import NS_PER_MS, Instant
+
+if TYPE_CHECKING:
+    from orderwire.broker.node import Broker
+
+
+class Resource(IntEnum):
+    """Kafka's numbers for what can have a configuration."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class Operation(IntEnum):
+    """Kafka's numbers for what to do with one key."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    name: str
+    value: str
+    source: ConfigSource
+    kind: ConfigType
+    documentation: str
+    read_only: bool
+    synonyms: tuple[tuple[str, str, ConfigSource], ...] = ()
+
+
+def describe_configs(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
+    """Describe the configuration of topics and of the broker."""
+    body = request.body
+    results = [
+        _described(broker, one, synonyms=body.include_synonyms, texts=body.include_documentation)
+        for one in body.resources
+    ]
+    return reply(request, DescribeConfigsResponse(results=results))
+
+
+def _described(
+    broker: "Broker", ask: DescribeConfigsResource, *, synonyms: bool, texts: bool
+) -> DescribeConfigsResult:
+    found = _entries(broker, ask.resource_type, ask.resource_name)
+    if isinstance(found, Refusal):
+        return DescribeConfigsResult(
+            found.error, found.message, ask.resource_type, ask.resource_name
+        )
+    wanted: Collection[str] | None = ask.configuration_keys or None
+    configs = [
+        DescribeConfigsResourceResult(
+            name=entry.name,
+            value=entry.value,
+            read_only=entry.read_only,
+            config_source=entry.source,
+            synonyms=[DescribeConfigsSynonym(*one) for one in entry.synonyms] if synonyms else (),
+            config_type=entry.kind,
+            documentation=entry.documentation if texts else None,
+        )
+        for entry in found
+        if wanted is None or entry.name in wanted
+    ]
+    return DescribeConfigsResult(
+        ErrorCode.NONE, None, ask.resource_type, ask.resource_name, configs
+    )
+
+
+def _entries(broker: "Broker", kind: int, name: str) -> "Iterator[_Entry] | Refusal":
+    if kind == Resource.TOPIC:
+        topic = broker.topics.get(name)
+        if topic is None:
+            message = f"there is no topic {name!r}"
+            return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+        return _topic_entries(broker, topic)
+    if kind == Resource.BROKER:
+        if name not in ("", str(broker.settings.node_id)):
+            message = f"this is broker {broker.settings.node_id}, not {name!r}"
+            return Refusal(ErrorCode.INVALID_REQUEST, message)
+        return _broker_entries(broker)
+    message = f"resource type {kind}: only topics (2) and brokers (4) have configurations"
+    return Refusal(ErrorCode.INVALID_REQUEST, message)
+
+
+def _topic_entries(broker: "Broker", topic: Topic) -> Iterator[_Entry]:
+    topics = broker.topics
+    for name, key in TOPIC_KEYS.items():
+        source = topics.config_source(topic, name)
+        broker_value = (name, topics.default_config(name), topics.config_source(None, name))
+        own = ((name, topic.configs[name], ConfigSource.TOPIC),) if name in topic.configs else ()
+        yield _Entry(
+            name,
+            topics.config(topic, name),
+            source,
+            key.kind,
+            key.documentation,
+            read_only=False,
+            synonyms=(*own, broker_value),
+        )
+
+
+def _broker_entries(broker: "Broker") -> Iterator[_Entry]:
+    settings = broker.settings
+    own = (
+        ("broker.id", str(settings.node_id), ConfigType.INT, "The broker's number."),
+        ("orderwire.flush", settings.flush.value, ConfigType.STRING, "When produce is answered."),
+        (
+            "auto.create.topics.enable",
+            str(settings.topics.auto_create).lower(),
+            ConfigType.BOOLEAN,
+            "Whether missing topics are made when they are asked for.",
+        ),
+        (
+            "num.partitions",
+            str(settings.topics.default_partitions),
+            ConfigType.INT,
+            "Partitions of a topic whose creator did not say.",
+        ),
+        ("default.replication.factor", "1", ConfigType.INT, "Copies of a new topic."),
+        (
+            "group.initial.rebalance.delay.ms",
+            str(settings.groups.initial_rebalance_delay_ns // NS_PER_MS),
+            ConfigType.INT,
+            "How long an empty group waits for more members.",
+        ),
+        (
+            "offsets.retention.minutes",
+            str(settings.groups.offsets_retention_ns // (60_000 * NS_PER_MS)),
+            ConfigType.INT,
+            "How long an empty group keeps its offsets.",
+        ),
+    )
+    for name, value, kind, documentation in own:
+        yield _Entry(name, value, ConfigSource.STATIC_BROKER, kind, documentation, read_only=True)
+    for name, key in TOPIC_KEYS.items():
+        yield _Entry(
+            f"log.{name}",
+            broker.topics.default_config(name),
+            broker.topics.config_source(None, name),
+            key.kind,
+            key.documentation,
+            read_only=True,
+        )
+
+
+def incremental_alter_configs(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
+    """Set topic keys, or give them back to the default."""
+    results = []
+    for ask in request.body.resources:
+        refusal = _altered(broker, ask, dry_run=request.body.validate_only)
+        error = ErrorCode.NONE if refusal is None else refusal.error
+        message = None if refusal is None else refusal.message
+        results.append(
+            AlterConfigsResourceResponse(error, message, ask.resource_type, ask.resource_name)
+        )
+    return reply(request, IncrementalAlterConfigsResponse(responses=results))
+
+
+def _altered(broker: "Broker", ask: AlterConfigsResource, *, dry_run: bool) -> Refusal | None:
+    if ask.resource_type != Resource.TOPIC:
+        message = "only topics can be configured while the broker runs"
+        return Refusal(ErrorCode.INVALID_REQUEST, message)
+    topic = broker.topics.get(ask.resource_name)
+    if topic is None:
+        message = f"there is no topic {ask.resource_name!r}"
+        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+    changes: dict[str, str | None] = {}
+    for config in ask.configs:
+        if config.name in changes:
+            message = f"the request names config {config.name!r} more than once"
+            return Refusal(ErrorCode.INVALID_REQUEST, message)
+        value = config.value
+        if config.config_operation == Operation.DELETE:
+            value = None
+        elif value is None:
+            return Refusal(ErrorCode.INVALID_CONFIG, f"no value for config {config.name!r}")
+        elif config.config_operation in (Operation.APPEND, Operation.SUBTRACT):
+            edited = _edited(broker, topic, config.name, value, config.config_operation)
+            if isinstance(edited, Refusal):
+                return edited
+            value = edited
+        elif config.config_operation != Operation.SET:
+            message = f"config operation {config.config_operation} is unknown"
+            return Refusal(ErrorCode.INVALID_REQUEST, message)
+        changes[config.name] = value
+    changed = broker.topics.configure(topic, changes, dry_run=dry_run)
+    if isinstance(changed, Refusal):
+        return changed
+    if not dry_run:
+        broker.reconfigure(changed)
+    return None
+
+
+def _edited(broker: "Broker", topic: Topic, name: str, value: str, operation: int) -> str | Refusal:
+    key = TOPIC_KEYS.get(name)
+    if key is None or key.kind is not ConfigType.LIST:
+        message = f"config {name!r} is no list: it can be set and deleted only"
+        return Refusal(ErrorCode.INVALID_CONFIG, message)
+    items = broker.topics.config(topic, name).split(",")
+    for item in value.split(","):
+        if operation == Operation.APPEND and item not in items:
+            items.append(item)
+        elif operation == Operation.SUBTRACT and item in items:
+            items.remove(item)
+    return ",".join(items)

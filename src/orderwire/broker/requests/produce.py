@@ -1,0 +1,106 @@
+"""Produce: append record batches as they came."""
+
+from typing import TYPE_CHECKING
+
+from orderwire.broker.error_codes import RETRIED_AT_ONCE, ErrorCode
+from orderwire.broker.log import Refused, StorageError
+from orderwire.broker.partitions import LEADER_EPOCH, Partition
+from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply, Request, reply
+from orderwire.broker.topic_config import Refusal
+from orderwire.broker.wire.generated.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from orderwire.kernel import NS_PER_MS, Instant
+from orderwire.kernel.errors import RemoteProtocolError
+
+if TYPE_CHECKING:
+    from orderwire.broker.node import Broker
+
+_BY_ID_FROM = 13
+"""First version that names topics by id."""
+_ACKS = (-1, 0, 1)
+
+
+def produce(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
+    """Append every batch and tell its offset.
+
+    With acks=0 there is no reply; then an error closes the connection, which is the only way to
+    tell the producer (it asks for metadata again).
+    """
+    body = request.body
+    acks = body.acks
+    refusal = ErrorCode.NONE
+    if acks not in _ACKS:
+        refusal = ErrorCode.INVALID_REQUIRED_ACKS
+    elif body.transactional_id is not None:
+        refusal = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    by_id = request.version >= _BY_ID_FROM
+    responses = []
+    failed = hasty = appended = False
+    for topic in body.topic_data:
+        name, missing = _topic_name(broker, topic, by_id=by_id)
+        answers = []
+        for data in topic.partition_data:
+            partition = broker.partition(name, data.index)
+            if refusal is not ErrorCode.NONE:
+                answer = PartitionProduceResponse(data.index, refusal, -1)
+            elif partition is None:
+                answer = PartitionProduceResponse(data.index, missing, -1)
+            else:
+                answer = _append(broker, partition, data, now)
+            if answer.error_code:
+                failed = True
+                hasty = hasty or answer.error_code in RETRIED_AT_ONCE
+            else:
+                appended = True
+            answers.append(answer)
+        responses.append(TopicProduceResponse(name, bytes(topic.topic_id), answers))
+    if acks == 0:
+        if failed:
+            raise RemoteProtocolError("a produce request with acks=0 could not be carried out")
+        return Outcome.NOTHING
+    delay_ns = RETRY_DELAY_NS if hasty else 0
+    return reply(request, ProduceResponse(responses), durable=appended, delay_ns=delay_ns)
+
+
+def _topic_name(broker: "Broker", topic: TopicProduceData, *, by_id: bool) -> tuple[str, ErrorCode]:
+    """Return the topic's name, and the error when it or the partition is missing."""
+    if by_id:
+        found = broker.topics.by_id(bytes(topic.topic_id))
+        if found is None:
+            return "", ErrorCode.UNKNOWN_TOPIC_ID
+        return found.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if broker.topics.get(topic.name) is None and broker.topics.auto_create:
+        made = broker.topics.create(topic.name, -1, {})
+        if isinstance(made, Refusal):
+            return topic.name, made.error
+        broker.open_partitions(made)
+    return topic.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _append(
+    broker: "Broker", partition: Partition, data: PartitionProduceData, now: Instant
+) -> PartitionProduceResponse:
+    if data.records is None or len(data.records) == 0:
+        return PartitionProduceResponse(
+            data.index, ErrorCode.INVALID_RECORD, -1, error_message="no record batch"
+        )
+    log = partition.log
+    try:
+        assert isinstance(data.records, memoryview)
+        done = log.append(data.records, LEADER_EPOCH, now // NS_PER_MS)
+    except StorageError as error:
+        return PartitionProduceResponse(
+            data.index, ErrorCode.KAFKA_STORAGE_ERROR, -1, error_message=str(error)
+        )
+    if isinstance(done, Refused):
+        return PartitionProduceResponse(data.index, done.error, -1, error_message=done.message)
+    if not done.duplicate:
+        broker.appended(partition)
+    return PartitionProduceResponse(
+        data.index, ErrorCode.NONE, done.base_offset, -1, log.start_offset
+    )

@@ -1,0 +1,43 @@
+"""Everything about one broker that its owner may choose."""
+
+from enum import Enum
+
+import msgspec
+
+from orderwire.broker.group_model import GroupSettings
+from orderwire.broker.topics import TopicSettings
+from orderwire.kernel import NS_PER_S
+
+
+class Flush(Enum):
+    """When a produce request is answered."""
+
+    NONE = "none"
+    """When its batches are in the page cache: they survive the process, not the machine."""
+    GROUP = "group"
+    """When they are on disk; requests that wait at the same time share one fdatasync."""
+    MESSAGE = "message"
+    """When they are on disk; every request has its own fdatasync."""
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of one broker."""
+
+    node_id: int = 1
+    """The broker's number in the cluster."""
+    flush: Flush = Flush.NONE
+    """When produce requests and offset commits are answered."""
+    topics: TopicSettings = TopicSettings()
+    """Defaults and limits of topics."""
+    groups: GroupSettings = GroupSettings()
+    """Limits and delays of consumer groups."""
+    retention_check_ns: int = 30 * NS_PER_S
+    """How often old segments are looked for."""
+    checkpoint_ns: int = 60 * NS_PER_S
+    """With flush=none: how often logs are synced all the same, so that recovery stays short."""
+    fetch_bytes_max: int = 64 << 20
+    """Most record bytes in one fetch response, whatever the client asks for."""
+    fetch_wait_max_ns: int = 60 * NS_PER_S
+    """Longest a fetch is parked, whatever the client asks for."""
+    fetch_partitions_max: int = 10_000
+    """Most partitions in one fetch request."""
