@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 ROW_GROUP_ROWS = 131_072
 COMPRESSION = "zstd"
-_APPLICATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_APPLICATION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,299}")
 _REFUSED_FEATURES = {"deletionVectors", "columnMapping"}
 """With these a data file alone does not say which rows or columns are the table's."""
 
@@ -89,6 +89,13 @@ class Lake:
             return []
         actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         return sorted(self._local(name, a["path"]) for a in actions if keep(a))
+
+    def rows(self, name: str) -> int:
+        """How many rows the table has, from its log alone."""
+        table = self._open(name)
+        if table is None:
+            return 0
+        return sum(pa.table(table.get_add_actions()).column("num_records").to_pylist())
 
     def batch_files(self, name: str, application: str, batch: int) -> list[str]:
         """The files that one committed batch added."""

@@ -64,6 +64,7 @@ TABLES: Mapping[str, TableSettings] = {
             [
                 ("run_id", pa.string()),
                 ("check", pa.string()),
+                ("kind", pa.string()),
                 ("process", pa.int32()),
                 ("position", pa.int64()),
                 ("time_ns", pa.int64()),
