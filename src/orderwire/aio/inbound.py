@@ -142,7 +142,10 @@ class Inbound:
         asked = 0
         pause = max(ASK_PAUSE_MIN_NS, rtt_ns + rtt_ns // 2)
         for gap in self.gaps:
-            ask = gap.ask_at <= now and not (gap.deadline and now + fastest_ns > gap.deadline)
+            ask = gap.ask_at <= now
+            if ask and gap.deadline and now + fastest_ns > gap.deadline:
+                ask = False
+                gap.ask_at = gap.deadline  # too late: only the giving up is left
             if ask:
                 gap.asks += 1
                 # A lifetime's worth of quick tries, then pauses that double.

@@ -280,7 +280,7 @@ class Link:
             self.stale += 1
             return
         self._peer_window = max(WINDOW_BYTES_MIN, report.window)
-        freed, again, gone = lane.outbound.take_report(report, now, self.rtt_ns)
+        freed, again, gone = lane.outbound.take_report(report, now, self.fastest_ns)
         self.flight_cost -= freed
         self._grow(freed)
         if again:

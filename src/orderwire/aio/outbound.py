@@ -148,7 +148,7 @@ class Outbound:
         return freed
 
     def take_report(
-        self, report: Report, now: Instant, rtt_ns: int
+        self, report: Report, now: Instant, fastest_ns: int
     ) -> tuple[int, list[Packet], list[Range]]:
         """Forget what is settled.
 
@@ -171,17 +171,11 @@ class Outbound:
                 freed += packet.cost
                 continue
             kept.append(packet)
-            if _asked(missing, at, packet) and self._may_go_again(packet, now, rtt_ns):
+            if _asked(missing, at, packet) and _may_go_again(packet, now, fastest_ns):
                 again.append(packet)
         flight.extendleft(reversed(kept))
         self.flight_cost -= freed
         return freed, again, self._gone(missing, kept)
-
-    def _may_go_again(self, packet: Packet, now: Instant, rtt_ns: int) -> bool:
-        """Whether sending again makes sense: not on its way already, and still in time."""
-        if now - packet.sent_at < rtt_ns // 2:
-            return False
-        return not (packet.deadline and now + rtt_ns // 2 > packet.deadline)
 
     def _gone(self, missing: list[Range], kept: list[Packet]) -> list[Range]:
         """Return which asked copies, of those sent once, are no longer kept."""
@@ -226,3 +220,13 @@ def _asked(missing: list[Range], at: int, packet: Packet) -> bool:
             return True
         at += 1
     return False
+
+
+def _may_go_again(packet: Packet, now: Instant, fastest_ns: int) -> bool:
+    """Whether sending again makes sense: not on its way already, and still in time.
+
+    Who asks less than a round trip after the last sending cannot have missed that one.
+    """
+    if packet.sends > 1 and now - packet.sent_at < fastest_ns * 3 // 4:
+        return False
+    return not (packet.deadline and now + fastest_ns // 2 > packet.deadline)

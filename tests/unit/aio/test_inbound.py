@@ -1,0 +1,122 @@
+"""The receiving half: gaps, asking again, giving up."""
+
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderwire.aio.frames import Range
+from orderwire.aio.inbound import GAPS_MAX, JUMP_MAX, QUICK_ASKS, Inbound
+from orderwire.kernel import Instant, ms, us
+
+NOW = Instant(ms(1_000))
+RTT = ms(2)
+FAST = ms(1)
+
+
+def received(inbound: Inbound, first: int, count: int, deadline: int = 0) -> list[int]:
+    """Feed one datagram as the link does; return the copies that were new."""
+    if first > inbound.expected:
+        assert inbound.skip_to(first, deadline, NOW, us(100))
+    if first >= inbound.expected:
+        inbound.expected = first + count
+        return list(range(first, first + count))
+    return [first + offset for offset in inbound.fill(first, count)]
+
+
+@given(chance=st.randoms(use_true_random=False))
+def test_every_copy_is_taken_once_and_the_rest_is_known_missing(chance: Random) -> None:
+    """Against the plain definition: a set of numbers."""
+    inbound = Inbound()
+    taken: set[int] = set()
+    for _ in range(60):
+        first, count = chance.randrange(80), chance.randrange(1, 8)
+        numbers = set(range(first, first + count))
+        assert set(received(inbound, first, count)) == numbers - taken
+        taken |= numbers
+        missing = {number for gap in inbound.gaps for number in range(gap.first, gap.last + 1)}
+        assert missing == set(range(inbound.expected)) - taken
+        assert inbound.settled == min(missing, default=inbound.expected)
+
+
+def test_a_gap_is_asked_for_after_a_grace_and_then_with_pauses() -> None:
+    inbound = Inbound()
+    received(inbound, 5, 1)
+    assert inbound.missing(NOW, RTT, FAST) == ([Range(0, 4, 0)], 0)
+    assert inbound.next_due(FAST) == NOW + us(100)
+    now = Instant(NOW + us(100))
+    assert inbound.missing(now, RTT, FAST) == ([Range(0, 4, 1)], 5)
+    assert inbound.next_due(FAST) == now + RTT * 3 // 2
+    assert inbound.missing(Instant(now + 1), RTT, FAST) == ([Range(0, 4, 0)], 0)
+
+
+def test_pauses_grow_and_are_bounded() -> None:
+    inbound = Inbound()
+    received(inbound, 1, 1)
+    now = NOW
+    pauses = []
+    for _ in range(QUICK_ASKS + 20):
+        due = inbound.next_due(FAST)
+        assert due is not None
+        pauses.append(due - now)
+        now = Instant(due)
+        assert inbound.missing(now, RTT, FAST)[1] == 1
+    assert pauses[1:QUICK_ASKS] == [ms(3)] * (QUICK_ASKS - 1)
+    assert pauses[-1] == ms(200)
+
+
+def test_nothing_is_asked_for_that_cannot_be_in_time() -> None:
+    inbound = Inbound()
+    deadline = NOW + ms(10)
+    received(inbound, 3, 1, deadline)
+    at_last = Instant(deadline - FAST)
+    assert inbound.missing(at_last, RTT, FAST)[1] == 3
+    inbound.gaps[0].ask_at = 0
+    assert inbound.missing(Instant(at_last + 1), RTT, FAST)[1] == 0
+    assert inbound.next_due(FAST) == deadline + 1
+
+
+def test_a_gap_is_given_up_after_its_deadline_and_not_at_it() -> None:
+    inbound = Inbound()
+    deadline = NOW + ms(10)
+    received(inbound, 3, 1, deadline)
+    assert inbound.give_up(Instant(deadline)) == []
+    assert inbound.give_up(Instant(deadline + 1)) == [Range(0, 2)]
+    assert inbound.settled == 4
+    assert received(inbound, 1, 1) == []
+    assert inbound.was_given_up(1)
+    assert not inbound.was_given_up(3)
+
+
+def test_without_a_deadline_nothing_is_given_up() -> None:
+    inbound = Inbound()
+    received(inbound, 3, 1)
+    assert inbound.give_up(Instant(1 << 62)) == []
+
+
+@given(chance=st.randoms(use_true_random=False))
+def test_gone_gives_up_what_is_missing_and_nothing_else(chance: Random) -> None:
+    inbound = Inbound()
+    taken: set[int] = set()
+    for _ in range(20):
+        first = chance.randrange(100)
+        taken |= set(received(inbound, first, 2))
+    missing = set(range(inbound.expected)) - taken
+    ranges = []
+    for _ in range(3):
+        low = chance.randrange(110)
+        ranges.append(Range(low, low + chance.randrange(30)))
+    told = {number for first, last, _ in ranges for number in range(first, last + 1)}
+    lost = [number for first, last, _ in inbound.gone(ranges) for number in range(first, last + 1)]
+    assert sorted(lost) == sorted(missing & told)
+    left = {number for gap in inbound.gaps for number in range(gap.first, gap.last + 1)}
+    assert left == missing - told
+
+
+def test_too_many_gaps_and_too_wide_ones_are_refused() -> None:
+    inbound = Inbound()
+    assert not inbound.skip_to(JUMP_MAX + 1, 0, NOW, 0)
+    for index in range(GAPS_MAX):
+        received(inbound, 2 * index + 1, 1)
+    assert not inbound.skip_to(inbound.expected + 1, 0, NOW, 0)
+    assert len(inbound.gaps) == GAPS_MAX
