@@ -1,0 +1,151 @@
+"""Scenarios: read from files, refused when senseless; the named ones keep their promise."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from orderwire.kernel import ms
+from orderwire.ordering.settings import OrderingSettings
+from orderwire.sim.delays import Constant, Exponential
+from orderwire.sim.network import NetworkSettings
+from orderwire.sim.run import simulate
+from orderwire.sim.scenario import (
+    Crash,
+    Faults,
+    Liveness,
+    Partition,
+    Scenario,
+    ScriptedSend,
+    Workload,
+    read_scenario,
+)
+from orderwire.sim.scenarios import SCENARIOS, find_scenario
+from orderwire.sim.swarm import drawn
+from orderwire.trace.events import EventKind
+from orderwire.verify.verdict import Verdict
+
+SETTINGS = OrderingSettings(members=3, lifetime_ns=ms(50))
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_every_scenario_survives_its_encoding(name: str) -> None:
+    scenario = drawn(SCENARIOS[name], 5)
+    assert msgspec.json.decode(msgspec.json.encode(scenario), type=Scenario) == scenario
+
+
+def test_a_scenario_is_read_from_toml_and_json(tmp_path: Path) -> None:
+    scenario = SCENARIOS["partition"]
+    toml, json = tmp_path / "mine.toml", tmp_path / "mine.json"
+    json.write_bytes(msgspec.json.encode(scenario))
+    toml.write_text(
+        'name = "mine"\nalgorithm = "fifo"\n[settings]\nmembers = 2\n'
+        '[network.delay]\ntype = "Uniform"\nlow_ns = 1\nhigh_ns = 5\n'
+    )
+    assert find_scenario(str(json)) == scenario
+    assert read_scenario(toml).algorithm == "fifo"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ('name = "x"\nsetings = 1', "mine.toml is no scenario"),
+        ('name = "x"\n[settings]\nmembers = 2\n[network]\nloss_ratio = 2.0', "no probability"),
+    ],
+)
+def test_a_file_that_is_no_scenario_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=complaint):
+        read_scenario(path)
+
+
+def test_an_unknown_name_lists_what_there_is() -> None:
+    with pytest.raises(ValueError, match="no scenario 'nope'; there are s000-small"):
+        find_scenario("nope")
+
+
+@pytest.mark.parametrize(
+    ("parts", "complaint"),
+    [
+        ({"faults": Faults(crashes=(Crash(process=3, at_ns=0),))}, "names process 3"),
+        (
+            {"faults": Faults(crashes=(Crash(process=1, at_ns=5, restart_ns=4),))},
+            "restarts before it crashes",
+        ),
+        (
+            {"faults": Faults(partitions=(Partition(start_ns=2, end_ns=1, side=(0,)),))},
+            "ends before it starts",
+        ),
+        ({"workload": Workload(fan_out=3)}, "fan_out=3 in a group of 3"),
+    ],
+)
+def test_contradictions_are_refused(parts: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Scenario(name="x", settings=SETTINGS, **parts)
+
+
+def test_a_healed_phase_that_demands_the_impossible_is_refused() -> None:
+    base = Scenario(name="x", settings=SETTINGS, workload=Workload(messages=1))
+    slow = replace(base, liveness=Liveness(delay=Constant(delay_ns=ms(51))))
+    with pytest.raises(ValueError, match="nothing need be delivered"):
+        simulate(slow, 1)
+    endless = replace(base, liveness=Liveness(delay=Exponential(offset_ns=0, mean_ns=1)))
+    with pytest.raises(ValueError, match="no longest value"):
+        simulate(endless, 1)
+
+
+def test_script_decides_who_sends_what_when() -> None:
+    """The relay's answer waits at process 2 for the question, which takes the long way."""
+    scenario = Scenario(
+        name="relay",
+        settings=replace(SETTINGS, tick_ns=1),
+        workload=Workload(
+            messages=0,
+            script=(
+                ScriptedSend(at_ns=100, source=0, destinations=(1, 2), payload=b"question"),
+                ScriptedSend(at_ns=200, source=1, destinations=(2,), payload=b"answer"),
+            ),
+        ),
+        network=NetworkSettings(
+            delay=Constant(delay_ns=10),
+            links=msgspec.convert(
+                [{"source": 0, "to": 2, "delay": {"type": "Constant", "delay_ns": 5_000}}],
+                type=NetworkSettings.__annotations__["links"],
+            ),
+        ),
+        liveness=Liveness(rounds=0),
+    )
+    delivered = {
+        algorithm: [
+            (event.time_ns, event.source, event.arrived_ns)
+            for event in simulate(replace(scenario, algorithm=algorithm), 1).events
+            if event.kind is EventKind.DELIVER and event.process == 2
+        ]
+        for algorithm in ("unordered", "jang-delta")
+    }
+    assert delivered["unordered"] == [(210, 1, 210), (5_100, 0, 5_100)]
+    assert delivered["jang-delta"] == [(5_100, 0, 5_100), (5_100, 1, 210)]
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name != "s000-reordering"])
+def test_named_scenarios_keep_their_promise(name: str) -> None:
+    scenario = SCENARIOS[name]
+    small = replace(scenario, workload=replace(scenario.workload, messages=30, answers_max=10))
+    run = simulate(small, 2)
+    assert run.verdict is Verdict.VALID, run.replay_line
+
+
+def test_a_run_without_messages_is_not_called_valid() -> None:
+    run = simulate(
+        Scenario(
+            name="idle",
+            settings=SETTINGS,
+            workload=Workload(messages=0),
+            liveness=Liveness(rounds=0),
+        ),
+        1,
+    )
+    assert run.verdict is Verdict.UNKNOWN
