@@ -103,12 +103,12 @@ def test_every_twin_gets_its_verdict(twin: Twin) -> None:
 
 def histories() -> list[tuple[str, History]]:
     """Runs of the real algorithm, of every twin and of the control group."""
-    algorithms = [FAST, ALGORITHMS["unordered"], ALGORITHMS["fifo"]]
-    algorithms += [twin.algorithm for twin in TWINS if twin.breaks]
-    drawn = {"skew_max": 10, "granularities": (1, 1, 3), "messages_max": 25}
+    skewed = {"skew_max": 10, "granularities": (1, 1, 3)}
+    drawn = [(ALGORITHMS[name], skewed) for name in ("jang-delta", "unordered", "fifo")]
+    drawn += [(twin.algorithm, twin.drawn) for twin in TWINS if twin.breaks]
     return [
-        (f"{entry.name} {seed}", history_of(draw_schedule(Random(seed), **drawn), entry))
-        for entry in algorithms
+        (f"{entry.name} {seed}", history_of(draw_schedule(Random(seed), **how), entry))
+        for entry, how in drawn
         for seed in range(20)
     ]
 

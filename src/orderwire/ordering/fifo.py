@@ -45,12 +45,10 @@ from orderwire.ordering.pdu import (
 )
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.ordering.stamps import StampClock
-from orderwire.ordering.wire import decode_head, encode_head, encode_varint, parse_control
+from orderwire.ordering.wire import decode_head, encode_head, encode_varint, front_of
 
 GAPS_REMEMBERED = 1_024
 """Per sender: ranges of copies that were skipped, and ranges that the link has reported lost."""
-
-_Control = tuple[int, int, Destinations, int, int | None]
 
 
 class FifoPdu(msgspec.Struct, frozen=True, gc=False):
@@ -80,20 +78,17 @@ class FifoCodec:
 
     def decode(self, data: bytes | memoryview) -> FifoPdu:
         """Parse what `encode` wrote.  Raises RemoteProtocolError on anything else."""
-        (stamp, number, destinations, sequence, previous), control, payload = parse_control(
-            data, self._parse
-        )
-        return FifoPdu(number, stamp, destinations, sequence, previous, control, payload)
-
-    def _parse(self, data: bytes) -> tuple[_Control, int]:
-        stamp, number, destinations, at = decode_head(data, self._members)
-        sequence, at = read_varint(data, at)
-        age, at = read_varint(data, at)
+        front = front_of(data)
+        stamp, number, destinations, at = decode_head(front, self._members)
+        sequence, at = read_varint(front, at)
+        age, at = read_varint(front, at)
         if age > stamp or (age == 0) != (sequence == 0):
             raise RemoteProtocolError(
                 f"copy {sequence} with stamp {stamp} says the one before it is {age} ticks older"
             )
-        return (stamp, number, destinations, sequence, stamp - age if age else None), at
+        previous = stamp - age if age else None
+        payload = front[at:] if len(front) == len(data) else bytes(data[at:])
+        return FifoPdu(number, stamp, destinations, sequence, previous, front[:at], payload)
 
 
 class _Incoming:

@@ -35,8 +35,8 @@ from orderwire.ordering.jang_delta_codec import (
     Entries,
     Entry,
     JangDeltaPdu,
-    Wait,
     encode_entries,
+    encode_wait,
     encode_waits,
 )
 from orderwire.ordering.pdu import (
@@ -153,17 +153,8 @@ class JangDelta:
                 effects.append(Send(process, pdu))
             control_bytes = len(control) * len(effects)
         else:
-            same: dict[tuple[Wait, ...], JangDeltaPdu] = {}
-            for process in members_of(Destinations(remote)):
-                mine = tuple([(k, wait) for k, wait, mask in waits if mask >> process & 1])
-                found = same.get(mine)
-                if found is None:
-                    control = head + encode_waits(stamp, mine)
-                    found = same[mine] = JangDeltaPdu(
-                        number, stamp, destinations, snapshot, mine, control, payload
-                    )
-                control_bytes += len(found.control)
-                effects.append(Send(process, found))
+            common = (number, stamp, destinations, snapshot)
+            control_bytes = _send_copies(effects, common, head, waits, payload, remote)
         own = self._entries.get(me)
         self._entries[me] = ((stamp, remote),) if own is None else ((stamp, remote), *own)
         self._own_is_empty = not remote
@@ -463,3 +454,43 @@ class JangDelta:
                 )
             )
         ]
+
+
+def _send_copies(
+    effects: Effects,
+    common: tuple[int, int, Destinations, dict[int, Entries]],
+    head: bytes,
+    taken: list[tuple[int, int, int]],
+    payload: bytes,
+    remote: int,
+) -> int:
+    """Append one Send per destination, each with its own DC; return their control bytes.
+
+    Copies with the same dependencies share one PDU.
+    """
+    stamp = common[1]
+    deps = [
+        (mask, (sender, wait), encode_wait(stamp, sender, wait)) for sender, wait, mask in taken
+    ]
+    shared: dict[int, JangDeltaPdu] = {}
+    control_bytes = 0
+    while remote:
+        bit = remote & -remote
+        remote ^= bit
+        waits = []
+        parts = []
+        pattern = 0
+        which = 1
+        for mask, wait, part in deps:
+            if mask & bit:
+                pattern |= which
+                waits.append(wait)
+                parts.append(part)
+            which <<= 1
+        pdu = shared.get(pattern)
+        if pdu is None:
+            control = head + encode_waits(parts)
+            pdu = shared[pattern] = JangDeltaPdu(*common, tuple(waits), control, payload)
+        control_bytes += len(pdu.control)
+        effects.append(Send(ProcessId(bit.bit_length() - 1), pdu))
+    return control_bytes

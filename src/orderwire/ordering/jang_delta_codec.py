@@ -14,7 +14,8 @@ the order, because an entry's stamp is also the identity of its message.  [S000:
 The CI is the same in all copies of a message and is encoded once.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TypeAlias
 
 import msgspec
@@ -26,7 +27,7 @@ from orderwire.ordering.wire import (
     decode_set,
     encode_set,
     encode_varint,
-    parse_control,
+    front_of,
 )
 
 Entry: TypeAlias = tuple[int, int]
@@ -39,7 +40,7 @@ Wait: TypeAlias = tuple[int, int]
 INTEGER_BYTES = 4
 """Every integer of the layout that the papers count with."""
 
-_Control: TypeAlias = tuple[int, int, Destinations, dict[int, Entries], tuple[Wait, ...]]
+_NO_ENTRIES: Mapping[int, Entries] = MappingProxyType({})
 
 
 class JangDeltaPdu(msgspec.Struct, frozen=True, gc=False):
@@ -63,24 +64,38 @@ def encode_entries(stamp: int, entries: Mapping[int, Entries]) -> bytes:
     """Return CI on the wire, for a message with this stamp."""
     if not entries:
         return b"\x00"
-    parts = [encode_varint(len(entries))]
+    out = bytearray(encode_varint(len(entries)))
+    append = out.append
     for sender, group in entries.items():
-        if len(group) == 1:
-            parts.append(encode_varint(sender << 1))
+        several = len(group) > 1
+        if sender < 64:
+            append(sender << 1 | several)
         else:
-            parts.append(encode_varint(sender << 1 | 1))
-            parts.append(encode_varint(len(group)))
+            out += encode_varint(sender << 1 | several)
+        if several:
+            out += encode_varint(len(group))
         newer = stamp
         for entry_stamp, mask in group:
-            parts.append(encode_varint(newer - entry_stamp))
-            parts.append(encode_set(mask))
+            age = newer - entry_stamp
+            while age > 0x7F:
+                append(age & 0x7F | 0x80)
+                age >>= 7
+            append(age)
             newer = entry_stamp
-    return b"".join(parts)
+            if mask < 64:
+                append(mask << 1)
+            else:
+                out += encode_set(mask)
+    return bytes(out)
 
 
-def encode_waits(stamp: int, waits: Iterable[Wait]) -> bytes:
-    """Return DC on the wire, for a message with this stamp."""
-    parts = [encode_varint(sender) + encode_varint(stamp - wait) for sender, wait in waits]
+def encode_wait(stamp: int, sender: int, wait: int) -> bytes:
+    """Return one dependency on the wire, for a message with this stamp."""
+    return encode_varint(sender) + encode_varint(stamp - wait)
+
+
+def encode_waits(parts: list[bytes]) -> bytes:
+    """Return DC on the wire, from its encoded dependencies."""
     return encode_varint(len(parts)) + b"".join(parts)
 
 
@@ -101,6 +116,7 @@ class JangDeltaCodec:
 
     def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
         self._members = settings.members
+        self._everyone = (1 << settings.members) - 1
 
     def encode(self, pdu: JangDeltaPdu) -> bytes:
         """Return the whole PDU."""
@@ -108,46 +124,51 @@ class JangDeltaCodec:
 
     def decode(self, data: bytes | memoryview) -> JangDeltaPdu:
         """Parse what `encode` wrote.  Raises RemoteProtocolError on anything else."""
-        parsed, control, payload = parse_control(data, self._parse)
-        stamp, number, destinations, entries, waits = parsed
-        return JangDeltaPdu(number, stamp, destinations, entries, waits, control, payload)
+        front = front_of(data)
+        try:
+            return self._parse(front, data)
+        except RemoteProtocolError:
+            if len(front) == len(data):
+                raise
+        return self._parse(bytes(data), data)
 
-    def _parse(self, data: bytes) -> tuple[_Control, int]:
-        members = self._members
-        stamp, number, destinations, at = decode_head(data, members)
-        entries: dict[int, Entries] = {}
+    def _parse(self, front: bytes, data: bytes | memoryview) -> JangDeltaPdu:
+        stamp, number, destinations, at = decode_head(front, self._members)
+        entries: Mapping[int, Entries] = _NO_ENTRIES
         waits: tuple[Wait, ...] = ()
         try:
-            if data[at]:
-                entries, at = self._parse_entries(data, at, stamp)
+            if front[at]:
+                entries, at = self._parse_entries(front, at, stamp)
             else:
                 at += 1
-            if data[at]:
-                waits, at = self._parse_waits(data, at, stamp)
+            if front[at]:
+                waits, at = self._parse_waits(front, at, stamp)
             else:
                 at += 1
         except IndexError:
             raise RemoteProtocolError(
-                f"control information runs past the end ({len(data)} bytes)"
+                f"control information runs past the end ({len(front)} bytes)"
             ) from None
-        return (stamp, number, destinations, entries, waits), at
+        payload = front[at:] if len(front) == len(data) else bytes(data[at:])
+        return JangDeltaPdu(number, stamp, destinations, entries, waits, front[:at], payload)
 
     def _parse_entries(self, data: bytes, at: int, stamp: int) -> tuple[dict[int, Entries], int]:
+        # Varints of up to three bytes are written out for speed: every datagram passes here.
         members = self._members
         count, at = read_varint(data, at)
-        if count > members:
-            raise RemoteProtocolError(f"entries of {count} senders in a group of {members}")
         entries: dict[int, Entries] = {}
+        allowed = self._everyone
         for _ in range(count):
             head = data[at]
             at += 1
-            if head >= 0x80:
+            if head > 0x7F:
                 head, at = read_varint(data, at - 1)
             sender = head >> 1
-            if sender >= members or sender in entries:
+            if sender >= members or not allowed & 1 << sender:
                 raise RemoteProtocolError(
                     f"entries of sender {sender}, repeated or outside 0 … {members - 1}"
                 )
+            allowed ^= 1 << sender
             size = 1
             if head & 1:
                 size, at = read_varint(data, at)
@@ -160,47 +181,64 @@ class JangDeltaCodec:
             for _ in range(size):
                 age = data[at]
                 at += 1
-                if age >= 0x80:
-                    age, at = read_varint(data, at - 1)
-                newer -= age
-                if age == 0 or newer < 0:
+                if age > 0x7F:
+                    byte = data[at]
+                    if byte < 0x80:
+                        age = age & 0x7F | byte << 7
+                        at += 1
+                    elif data[at + 1] < 0x80:
+                        age = age & 0x7F | (byte & 0x7F) << 7 | data[at + 1] << 14
+                        at += 2
+                    else:
+                        age, at = read_varint(data, at - 1)
+                if not 0 < age <= newer:
                     raise RemoteProtocolError(
-                        f"entry of sender {sender} is {age} ticks older, leaving stamp {newer}"
+                        f"entry of sender {sender} is {age} ticks older than {newer}"
                     )
+                newer -= age
+                begin = at
                 mask = data[at]
-                if mask & 1 or mask >= 0x80 or mask >> 1 >> members:
-                    mask, at = decode_set(data, at, members)
+                at += 1
+                if mask > 0x7F:
+                    mask = mask & 0x7F | data[at] << 7
+                    at += 1
+                if mask & 1 or mask > 0x3FFF or mask >> 1 >> members:
+                    mask, at = decode_set(data, begin, members)
                 else:
                     mask >>= 1
-                    at += 1
                 group.append((newer, mask))
             entries[sender] = tuple(group)
         return entries, at
 
     def _parse_waits(self, data: bytes, at: int, stamp: int) -> tuple[tuple[Wait, ...], int]:
-        members = self._members
         count, at = read_varint(data, at)
-        if count > members:
-            raise RemoteProtocolError(f"{count} dependencies in a group of {members}")
         waits: list[Wait] = []
-        named = 0
+        allowed = self._everyone
         for _ in range(count):
             sender = data[at]
             at += 1
-            if sender >= 0x80:
+            if sender > 0x7F:
                 sender, at = read_varint(data, at - 1)
             age = data[at]
             at += 1
-            if age >= 0x80:
-                age, at = read_varint(data, at - 1)
-            if sender >= members or named >> sender & 1:
+            if age > 0x7F:
+                byte = data[at]
+                if byte < 0x80:
+                    age = age & 0x7F | byte << 7
+                    at += 1
+                elif data[at + 1] < 0x80:
+                    age = age & 0x7F | (byte & 0x7F) << 7 | data[at + 1] << 14
+                    at += 2
+                else:
+                    age, at = read_varint(data, at - 1)
+            if sender >= self._members or not allowed & 1 << sender:
                 raise RemoteProtocolError(
-                    f"dependency on sender {sender}, repeated or outside 0 … {members - 1}"
+                    f"dependency on sender {sender}, repeated or outside 0 … {self._members - 1}"
                 )
+            allowed ^= 1 << sender
             if not 0 < age <= stamp:
                 raise RemoteProtocolError(
                     f"dependency {age} ticks older than a message with stamp {stamp}"
                 )
-            named |= 1 << sender
             waits.append((sender, stamp - age))
         return tuple(waits), at

@@ -20,6 +20,7 @@ from orderwire.ordering.jang_delta_codec import (
     Entries,
     JangDeltaPdu,
     encode_entries,
+    encode_wait,
     encode_waits,
 )
 from orderwire.ordering.pdu import (
@@ -113,7 +114,7 @@ class JangDeltaReference:
         control_bytes = 0
         for process in sorted(others):
             mine = tuple(waits[process])
-            control = head + encode_waits(stamp, mine)
+            control = head + encode_waits([encode_wait(stamp, *wait) for wait in mine])
             control_bytes += len(control)
             pdu = JangDeltaPdu(number, stamp, mask, snapshot, mine, control, payload)
             effects.append(Send(ProcessId(process), pdu))

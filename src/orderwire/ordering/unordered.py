@@ -29,7 +29,7 @@ from orderwire.ordering.pdu import (
 )
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.ordering.stamps import StampClock
-from orderwire.ordering.wire import decode_head, encode_head, parse_control
+from orderwire.ordering.wire import decode_head, encode_head, front_of
 
 STAMPS_REMEMBERED = 8_192
 """Per sender: a copy older than so many newer ones is taken for a duplicate."""
@@ -58,12 +58,10 @@ class UnorderedCodec:
 
     def decode(self, data: bytes | memoryview) -> UnorderedPdu:
         """Parse what `encode` wrote.  Raises RemoteProtocolError on anything else."""
-        (stamp, number, destinations), control, payload = parse_control(data, self._parse)
-        return UnorderedPdu(number, stamp, destinations, control, payload)
-
-    def _parse(self, data: bytes) -> tuple[tuple[int, int, Destinations], int]:
-        stamp, number, destinations, at = decode_head(data, self._members)
-        return (stamp, number, destinations), at
+        front = front_of(data)
+        stamp, number, destinations, at = decode_head(front, self._members)
+        payload = front[at:] if len(front) == len(data) else bytes(data[at:])
+        return UnorderedPdu(number, stamp, destinations, front[:at], payload)
 
 
 class Unordered:

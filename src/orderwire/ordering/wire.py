@@ -12,8 +12,6 @@ The shortest of the three is sent; any of them is understood.
 """
 
 import struct
-from collections.abc import Callable
-from typing import TypeVar
 
 from orderwire.kernel import (
     Destinations,
@@ -29,9 +27,7 @@ INLINE_MASK_BITS = 69
 """A varint carries 70 bits, one of which says that the rest is a mask."""
 CACHED_SETS_MAX = 4_096
 FRONT_BYTES = 4_096
-"""How much of a large PDU is first taken to hold all of its control information."""
-
-ParsedT = TypeVar("ParsedT")
+"""How much of a large PDU is taken to hold all of its control information."""
 
 _STAMP = struct.Struct("<Q")
 _encoded: dict[int, bytes] = {0: b"\x00"}
@@ -125,42 +121,46 @@ def decode_head(data: bytes, members: int) -> tuple[int, int, Destinations, int]
 
     Raises RemoteProtocolError when they are malformed or the destination set is empty.
     """
-    if len(data) < STAMP_BYTES + 2:
-        raise RemoteProtocolError(f"a message of {len(data)} bytes has no room for its head")
-    (stamp,) = _STAMP.unpack_from(data)
+    # Written out for speed: every datagram passes here.
+    try:
+        (stamp,) = _STAMP.unpack_from(data)
+        number = data[8]
+        at = 9
+        if number > 0x7F:
+            byte = data[9]
+            at = 10
+            if byte < 0x80:
+                number = number & 0x7F | byte << 7
+            else:
+                number, at = read_varint(data, 8)
+        begin = at
+        mask = data[at]
+        at += 1
+        if mask > 0x7F:
+            mask = mask & 0x7F | data[at] << 7
+            at += 1
+    except (IndexError, struct.error):
+        raise RemoteProtocolError(
+            f"a message of {len(data)} bytes has no room for its head"
+        ) from None
+    # Up to 13 members fit in two bytes.
+    if mask & 1 or mask > 0x3FFF or mask >> 1 >> members:
+        mask, at = decode_set(data, begin, members)
+    else:
+        mask >>= 1
+    if not mask:
+        raise RemoteProtocolError("a message without destinations")
     if stamp >> 63:
         raise RemoteProtocolError(f"stamp {stamp} is not below 2⁶³")
-    number = data[STAMP_BYTES]
-    at = STAMP_BYTES + 1
-    if number >= 0x80:
-        number, at = read_varint(data, STAMP_BYTES)
-    # The short form of a small group, without a call.
-    mask = data[at] if at < len(data) else 1
-    if mask & 1 or mask >= 0x80 or mask >> 1 >> members:
-        destinations, at = decode_set(data, at, members)
-    else:
-        destinations = Destinations(mask >> 1)
-        at += 1
-    if not destinations:
-        raise RemoteProtocolError("a message without destinations")
-    return stamp, number, destinations, at
+    return stamp, number, Destinations(mask), at
 
 
-def parse_control(
-    data: bytes | memoryview, parse: Callable[[bytes], tuple[ParsedT, int]]
-) -> tuple[ParsedT, bytes, bytes]:
-    """Return what `parse` made of the control information, its bytes, and the payload.
+def front_of(data: bytes | memoryview) -> bytes:
+    """Return a copy of the front of a PDU in a receive buffer, long enough for most of them.
 
-    Of a large PDU in a receive buffer only the front is copied for parsing, so the payload is
-    copied once; control information longer than the front is parsed from a copy of the whole.
+    So the payload of a large one is copied once.  A codec whose control information turns out to
+    be longer parses a copy of the whole.
     """
-    if isinstance(data, memoryview) and len(data) > FRONT_BYTES:
-        front = bytes(data[:FRONT_BYTES])
-        try:
-            parsed, at = parse(front)
-            return parsed, front[:at], bytes(data[at:])
-        except RemoteProtocolError:
-            pass
-    whole = bytes(data)
-    parsed, at = parse(whole)
-    return parsed, whole[:at], whole[at:]
+    if isinstance(data, bytes):
+        return data
+    return bytes(data) if len(data) <= FRONT_BYTES else bytes(data[:FRONT_BYTES])
