@@ -25,7 +25,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     node_id: int = 1
     """The broker's number in the cluster."""
-    flush: Flush = Flush.NONE
+    flush: Flush = Flush.GROUP
     """When produce requests and offset commits are answered."""
     topics: TopicSettings = TopicSettings()
     """Defaults and limits of topics."""

@@ -1,0 +1,145 @@
+"""A broker as a child process: for the demo, tests and benchmarks.
+
+with BrokerProcess.start(folder) as broker:
+    Producer({"bootstrap.servers": broker.address})
+"""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+import msgspec
+
+from orderwire.kernel.errors import OrderwireError
+
+START_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 15.0
+
+
+class BrokerDidNotStart(OrderwireError):
+    """The process ended, or did not listen in time; the message carries what it wrote."""
+
+
+class _Listening(msgspec.Struct):
+    listen: str
+
+
+class BrokerProcess:
+    """One `orderwire broker`, in a session of its own; it ends with `stop` or `kill`."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", address: str, log: Path) -> None:
+        self._process = process
+        self.address = address
+        """HOST:PORT it listens on."""
+        self.log = log
+        """What it wrote to standard error."""
+
+    @classmethod
+    def start(
+        cls,
+        data: Path,
+        *options: str,
+        listen: str = "127.0.0.1:0",
+        log: Path | None = None,
+        seconds: float = START_SECONDS_MAX,
+    ) -> "BrokerProcess":
+        """Start a broker over this data directory and wait until it listens.
+
+        `options` are further ones of `orderwire broker`.  Raises BrokerDidNotStart.
+        """
+        data.mkdir(parents=True, exist_ok=True)
+        log = log if log is not None else data.with_name(data.name + ".log")
+        order = [sys.executable, "-c", "from orderwire.cli.main import main; main()", "broker"]
+        order += ["--data", str(data), "--listen", listen, "--json", *options]
+        with log.open("ab") as errors:
+            process = subprocess.Popen(
+                order,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+        try:
+            assert process.stdout is not None
+            line = _first_line(process.stdout, seconds)
+            address = msgspec.json.decode(line, type=_Listening).listen
+        except (TimeoutError, msgspec.DecodeError) as error:
+            process.kill()
+            process.wait()
+            written = log.read_text(errors="replace")[-2_000:]
+            raise BrokerDidNotStart(f"the broker did not start ({error}): {written}") from error
+        return cls(process, address, log)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
+    def cpu_seconds(self) -> float:
+        """User and system time of the process so far, in ticks of usually 10 ms."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resident_bytes(self) -> int:
+        """Memory of the process that is in RAM."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def stop(self, seconds: float = STOP_SECONDS_MAX) -> int:
+        """Let it end properly; after `seconds` kill it.  Returns its exit status."""
+        if self.is_running:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return self.kill()
+        finally:
+            self._close()
+
+    def kill(self) -> int:
+        """End it as a crash would: SIGKILL.  Returns its exit status."""
+        self._process.kill()
+        status = self._process.wait()
+        self._close()
+        return status
+
+    def _close(self) -> None:
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def __enter__(self) -> "BrokerProcess":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def _first_line(pipe: IO[bytes], seconds: float) -> bytes:
+    """Read one line without waiting longer than `seconds`.  Raises TimeoutError."""
+    until = time.monotonic() + seconds
+    line = b""
+    while not line.endswith(b"\n"):
+        left = until - time.monotonic()
+        if left <= 0 or not select.select([pipe], [], [], left)[0]:
+            raise TimeoutError(f"no address within {seconds} s")
+        piece = os.read(pipe.fileno(), 4_096)
+        if not piece:
+            raise TimeoutError("it ended")
+        line += piece
+    return line

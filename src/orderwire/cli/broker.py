@@ -1,0 +1,161 @@
+"""`orderwire broker`: one broker for any client of the Kafka protocol."""
+
+import asyncio
+import ipaddress
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import msgspec
+
+from orderwire.aio.broker_server import BrokerLimits, BrokerServer
+from orderwire.broker.group_model import GroupSettings
+from orderwire.broker.settings import BrokerSettings, Flush
+from orderwire.broker.topic_config import check_configs
+from orderwire.broker.topics import TopicSettings
+from orderwire.cli.output import EXIT_FAILED, emit, emit_json, progress
+from orderwire.kernel import NS_PER_MS
+from orderwire.kernel.errors import OrderwireError
+
+_PORT_MAX = 65_535
+
+
+def parse_address(text: str, option: str) -> tuple[str, int]:
+    """Split HOST:PORT; an IPv6 address stands in brackets.  Raises click.UsageError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > _PORT_MAX:
+        raise click.UsageError(f"{option} is {text!r}; expected HOST:PORT, as in 127.0.0.1:9092")
+    return host.strip("[]"), int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+@click.command(
+    epilog="Example:  orderwire broker --data /var/lib/orderwire --listen 127.0.0.1:9092"
+)
+@click.option("--data", required=True, type=click.Path(path_type=Path, file_okay=False))
+@click.option("--listen", default="127.0.0.1:9092", show_default=True, help="Port 0: a free one.")
+@click.option("--advertise", help="HOST:PORT that clients are told; default: what they reached.")
+@click.option("--node-id", default=1, show_default=True, type=click.IntRange(0, (1 << 31) - 1))
+@click.option(
+    "--flush",
+    default=Flush.GROUP.value,
+    show_default=True,
+    type=click.Choice([flush.value for flush in Flush]),
+    help="When a produce is answered: in the page cache (none), on disk with those that wait at "
+    "the same time (group), on disk each by itself (message).",
+)
+@click.option("--partitions", default=1, show_default=True, help="Of topics that do not say.")
+@click.option("--auto-create/--no-auto-create", default=True, show_default=True)
+@click.option("--rebalance-delay-ms", default=300, show_default=True, type=click.IntRange(0))
+@click.option("--topic-config", multiple=True, metavar="KEY=VALUE", help="Default of all topics.")
+@click.option("--limit", multiple=True, metavar="NAME=N", help="A limit, as connections_max=100.")
+@click.option("--insecure", is_flag=True, help="Listen beyond this machine without protection.")
+@click.option("--loop", default="auto", type=click.Choice(["auto", "asyncio", "uvloop"]))
+@click.option("--json", "as_json", is_flag=True, help="Print the address as JSON once listening.")
+def command(
+    data: Path,
+    listen: str,
+    advertise: str | None,
+    node_id: int,
+    flush: str,
+    partitions: int,
+    auto_create: bool,
+    rebalance_delay_ms: int,
+    topic_config: tuple[str, ...],
+    limit: tuple[str, ...],
+    insecure: bool,
+    loop: str,
+    as_json: bool,
+) -> None:
+    """Run one broker that speaks the Kafka wire protocol.
+
+    It keeps its topics below --data and listens until SIGINT or SIGTERM.
+    """
+    host, port = parse_address(listen, "--listen")
+    if not insecure and not is_loopback(host):
+        raise click.UsageError(
+            f"--listen {listen} is reachable from other machines, and this listener neither "
+            "encrypts nor authenticates: listen on 127.0.0.1, or say --insecure"
+        )
+    defaults = _pairs(topic_config, "--topic-config")
+    refusal = check_configs(defaults)
+    if refusal is not None:
+        raise click.UsageError(f"--topic-config: {refusal.message}")
+    settings = BrokerSettings(
+        node_id=node_id,
+        flush=Flush(flush),
+        topics=TopicSettings(
+            auto_create=auto_create, default_partitions=partitions, configs=defaults
+        ),
+        groups=GroupSettings(initial_rebalance_delay_ns=rebalance_delay_ms * NS_PER_MS),
+    )
+    try:
+        limits = msgspec.convert(_pairs(limit, "--limit"), BrokerLimits, strict=False)
+    except msgspec.ValidationError as error:
+        raise click.UsageError(f"--limit: {error}") from None
+    told = None if advertise is None else parse_address(advertise, "--advertise")
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+
+    async def run() -> int:
+        server = await BrokerServer.start(
+            data, host, port, settings=settings, limits=limits, advertise=told
+        )
+        stop = asyncio.Event()
+        for name in (signal.SIGINT, signal.SIGTERM):
+            server.loop.add_signal_handler(name, stop.set)
+        server.failed.add_done_callback(lambda _: stop.set())
+        address = f"[{server.address[0]}]" if ":" in server.address[0] else server.address[0]
+        address = f"{address}:{server.address[1]}"
+        if as_json:
+            emit_json({"listen": address})
+        else:
+            emit(f"listening on {address}")
+        await stop.wait()
+        failed = server.failed.result() if server.failed.done() else None
+        await server.close()
+        if failed is not None:
+            progress(str(failed))
+            return EXIT_FAILED
+        return 0
+
+    try:
+        with asyncio.Runner(loop_factory=loop_factory(loop)) as runner:
+            sys.exit(runner.run(run()))
+    except (OrderwireError, OSError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise click.UsageError(f"{option} is {text!r}; expected KEY=VALUE")
+        pairs[key] = value
+    return pairs
+
+
+def loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return what makes the event loop: uvloop when it is wanted, or installed and not unwanted."""
+    if name == "asyncio":
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        if name == "uvloop":
+            raise click.UsageError("--loop uvloop: uvloop is not installed") from None
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
