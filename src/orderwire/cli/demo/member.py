@@ -1,0 +1,200 @@
+"""One member of the demo's conference: a process with one participant in both groups."""
+
+import asyncio
+import struct
+import time
+from pathlib import Path
+
+import msgspec
+from confluent_kafka import Producer
+
+from orderwire.cli.demo.children import Leader
+from orderwire.cli.demo.conversation import Conversation, Turn
+from orderwire.cli.demo.script import Room, listeners, read_text, write_script
+from orderwire.cli.demo.settings import (
+    CONTROL,
+    DELIVERY_TOPIC,
+    FRAME_BYTES,
+    FRAME_INTERVAL_MS,
+    LIFETIME_MS,
+    ORDERED,
+    PATIENCE_MS,
+    TRACE_TOPIC,
+    MemberSettings,
+)
+from orderwire.kernel import Instant, ms
+from orderwire.participant import (
+    DeltaCausal,
+    Participant,
+    Sample,
+    Topic,
+    Trace,
+    Unordered,
+)
+from orderwire.participant.qos import Order
+
+MATCH_SECONDS_MAX = 30
+FLUSH_SECONDS_MAX = 5
+_INDEX = struct.Struct("<I")
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """A record of the deliveries' topic: what an application was handed, when, from whom."""
+
+    group: str
+    member: str
+    topic: str
+    source: str
+    number: int
+    stamp_ns: int
+    delay_ms: float
+    text: str
+
+
+class Group:
+    """One member's part in one ordering group: its rooms, its voice, what it hears."""
+
+    def __init__(
+        self,
+        name: str,
+        order: Order,
+        participant: Participant,
+        rooms: list[Room],
+        deliveries: Producer,
+    ) -> None:
+        self._name = name
+        self._participant = participant
+        self._rooms = rooms
+        self._deliveries = deliveries
+        me = int(participant.id)
+        members = participant.members
+        self.conversation = Conversation(rooms, me, patience_ns=ms(PATIENCE_MS))
+        self._room_of = {room.name: at for at, room in enumerate(rooms)}
+        self._chat = {
+            at: participant.writer(Topic(room.name, order))
+            for at, room in enumerate(rooms)
+            if me in room.members
+        }
+        self._voice = participant.writer(Topic(f"voice/{members[me]}", order))
+        heard = listeners(rooms, me)
+        self._listeners = len(heard)
+        self.read = 0
+        for at in self._chat:
+            participant.reader(Topic(rooms[at].name, order), callback=self._on_chat)
+        for other in heard:
+            topic = Topic(f"voice/{members[other]}", order)
+            participant.reader(topic, callback=self._on_voice)
+
+    async def matched(self) -> None:
+        """Wait until everyone who should listen does."""
+        for at, writer in self._chat.items():
+            await writer.wait_matched(len(self._rooms[at].members), MATCH_SECONDS_MAX)
+        if self._listeners:
+            await self._voice.wait_matched(self._listeners, MATCH_SECONDS_MAX)
+
+    def say(self, turns: list[Turn]) -> None:
+        """Write these utterances to their rooms."""
+        for room, index in turns:
+            self._chat[room].write(_INDEX.pack(index) + self._rooms[room].utterances[index])
+
+    def speak(self, frame: bytes) -> None:
+        """Write one frame of voice."""
+        self._voice.write(frame)
+
+    def _on_voice(self, sample: Sample) -> None:
+        self.read += 1
+
+    def _on_chat(self, sample: Sample) -> None:
+        self.read += 1
+        (index,) = _INDEX.unpack_from(sample.data)
+        record = Delivery(
+            group=self._name,
+            member=self._participant.name,
+            topic=sample.topic,
+            source=sample.source,
+            number=sample.number,
+            stamp_ns=sample.stamp,
+            delay_ms=round(sample.delay_ms, 3),
+            text=sample.data[_INDEX.size :].decode(errors="replace"),
+        )
+        self._deliveries.produce(
+            DELIVERY_TOPIC, key=self._participant.name, value=msgspec.json.encode(record)
+        )
+        room = self._room_of[sample.topic]
+        self.say(self.conversation.read(room, index, _now()))
+
+
+async def _talk(groups: list[Group], leader: Leader) -> None:
+    """Speak in turns and send voice until cancelled; say when all utterances are said."""
+    frame = bytes(FRAME_BYTES)
+    interval_s = FRAME_INTERVAL_MS / 1_000
+    clock = asyncio.get_running_loop()
+    start = clock.time()
+    finished = False
+    frames = 0
+    for group in groups:
+        group.say(group.conversation.start(_now()))
+    while True:
+        for group in groups:
+            group.speak(frame)
+            group.say(group.conversation.overdue(_now()))
+        frames += 1
+        if frames % (1_000 // FRAME_INTERVAL_MS) == 0:
+            leader.say(
+                "talking",
+                said=sum(group.conversation.spoken for group in groups),
+                read=sum(group.read for group in groups),
+            )
+        if not finished and all(group.conversation.finished for group in groups):
+            finished = True
+            leader.say("finished")
+        await asyncio.sleep(max(0.0, start + frames * interval_s - clock.time()))
+
+
+def _now() -> Instant:
+    return Instant(time.monotonic_ns())
+
+
+async def _run(leader: Leader) -> None:
+    settings = msgspec.json.decode(await leader.settings(), type=MemberSettings)
+    text = read_text(None if settings.text_path is None else Path(settings.text_path))
+    rooms = write_script(text, len(settings.addresses))
+    deliveries = Producer({"bootstrap.servers": settings.brokers, "linger.ms": 50, "log_level": 2})
+    trace = Trace(
+        run=settings.run, brokers=settings.brokers, topic=TRACE_TOPIC, flush_interval_ms=500
+    )
+    async with Participant(
+        list(settings.addresses)[settings.me],
+        members=settings.addresses,
+        trace=trace,
+        impairment=settings.impairment,
+    ) as participant:
+        ordered = DeltaCausal(lifetime_ms=LIFETIME_MS, domain=ORDERED)
+        control = Unordered(lifetime_ms=LIFETIME_MS, domain=CONTROL)
+        groups = [
+            Group(ORDERED, ordered, participant, rooms, deliveries),
+            Group(CONTROL, control, participant, rooms, deliveries),
+        ]
+        for group in groups:
+            await group.matched()
+        leader.say("ready")
+        talking: asyncio.Task[None] | None = None
+        while (order := await leader.order()) is not None:
+            match order["do"]:
+                case "talk":
+                    talking = asyncio.create_task(_talk(groups, leader))
+                case "quiet":
+                    if talking is not None:
+                        talking.cancel()
+                    await participant.flush(FLUSH_SECONDS_MAX)
+                    leader.say("quiet")
+                case "leave":
+                    break
+        if talking is not None:
+            talking.cancel()
+    unsent = await asyncio.to_thread(deliveries.flush, FLUSH_SECONDS_MAX)
+    leader.say("left", unsent=unsent, ordered=participant.counters_of(ordered).copies)
+
+
+if __name__ == "__main__":
+    asyncio.run(_run(Leader()))
