@@ -44,6 +44,8 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Check recorded vector clocks (S1); reads each run in one piece."""
     slice_events: int = 0
     """Events a slice should hold; 0 chooses."""
+    expect: str | None = None
+    """Hold every run to the promises of this algorithm, whatever its own are."""
 
 
 def audit(source: TraceSource, options: AuditOptions | None = None) -> tuple[Report, pa.Table]:
@@ -69,9 +71,10 @@ def audit_run(
     rows, settled = _audit_slices(source, slices, assumed)
     if not settled.slices_suffice:
         rows, settled = _audit_slices(source, [Slice(run_id=run_id)], assumed)
-    extra, checked = _extra_checks(source, run_id, assumed, options)
+    extra, checked = extra_checks(source, run_id, assumed, options)
     rows = merge([rows, settled.violations, contradictions(run_id, odd), extra])
-    return conclude(run_id, settings, settled, tally_found(rows), checked), rows
+    found = tally_found(rows)
+    return conclude(run_id, settings, settled, found, checked, options.expect), rows
 
 
 def plan_run(
@@ -123,7 +126,7 @@ def _audit_slices(
     return joined["violations"], settle(slices[0].run_id, settings, joined, whole=whole)
 
 
-def _extra_checks(
+def extra_checks(
     source: TraceSource, run_id: str, settings: RunSettings, options: AuditOptions
 ) -> tuple[pa.Table, dict[str, int]]:
     """Run the checks that need a run in one piece; tell how much each had to check."""

@@ -81,14 +81,24 @@ class TableSource:
 
 
 class ParquetSource:
-    """A trace in Parquet files; row groups outside the time range are not read."""
+    """A trace in Parquet files; row groups outside the time range are not read.
 
-    def __init__(self, files: Sequence[str]) -> None:
+    Files of a lake's table carry no version of the trace's schema: the table's own schema vouches
+    for them, with `versioned=False`.
+    """
+
+    def __init__(self, files: Sequence[str], *, versioned: bool = True) -> None:
         if not files:
             raise TraceError("a trace of no file: expected at least one Parquet file")
         self.files = list(files)
-        self._data = ds.dataset(self.files, format="parquet", partitioning=None)
-        check_schema(self._data.schema, self.files[0])
+        self.versioned = versioned
+        try:
+            self._data = ds.dataset(self.files, format="parquet", partitioning=None)
+            if versioned:
+                for fragment in self._data.get_fragments():
+                    check_schema(fragment.physical_schema, fragment.path)
+        except pa.ArrowInvalid as error:
+            raise TraceError(f"{self.files[0]} …: a damaged Parquet file: {error}") from None
 
     def batches(self, columns: Sequence[str], run_id: str | None) -> Iterator[pa.RecordBatch]:
         """Scan the files."""
@@ -129,10 +139,7 @@ def open_source(path: Path | str) -> TraceSource:
     if path.is_dir():
         files = sorted(file for file in path.rglob("*") if file.suffix in TRACE_SUFFIXES)
     if files and all(file.suffix == ".parquet" for file in files):
-        try:
-            return ParquetSource([str(file) for file in files])
-        except pa.ArrowInvalid as error:
-            raise TraceError(f"{path} holds a damaged Parquet file: {error}") from None
+        return ParquetSource([str(file) for file in files])
     return TableSource(read_trace(path), str(path))
 
 

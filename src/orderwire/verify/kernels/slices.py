@@ -7,7 +7,7 @@ that differ by ε widen both ends by ε.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import msgspec
@@ -200,11 +200,15 @@ def audit_columns(columns: Columns, piece: Slice, settings: RunSettings) -> Find
     sent = columns.time_ns[matches.send_rows]
     window = piece.window_ns
     decided = np.ones(len(sent), np.bool_)
+    copied = matches
     if piece.low != TIME_MIN:
         decided &= sent >= piece.low - window
+        # What became of earlier sends is for the slice before, even where ε lets us see them.
+        settled = np.append(sent < piece.low - window, False)[matches.send]
+        copied = replace(matches, send=np.where(settled, -1, matches.send))
     if piece.high != TIME_MAX:
         decided &= sent < piece.high - window
-    copies = audit_copies(run_id, columns, matches, core, decided)
+    copies = audit_copies(run_id, columns, copied, core, decided)
     found: list[pa.Table] = [conflicts, copies.violations]
     if shared:
         found.append(early_effects(run_id, columns, matches, core, settings.epsilon_ns))

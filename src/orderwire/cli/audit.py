@@ -1,0 +1,130 @@
+"""`orderwire audit`: check that a trace kept every ordering promise."""
+
+import sys
+from pathlib import Path
+
+import click
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.table import Table
+
+from orderwire.cli.output import EXIT_FAILED, emit_json, progress
+from orderwire.kernel import OrderwireError
+from orderwire.verify.audit import AuditOptions, audit
+from orderwire.verify.report import Report, RunReport
+from orderwire.verify.verdict import Verdict
+
+_STYLES = {Verdict.VALID: "green", Verdict.INVALID: "red", Verdict.UNKNOWN: "yellow"}
+
+
+@click.command()
+@click.argument("source", metavar="SOURCE")
+@click.option(
+    "--engine",
+    type=click.Choice(["local", "spark"]),
+    default="local",
+    show_default=True,
+    help="One process without a JVM, or Spark.",
+)
+@click.option("--master", default="local[2]", show_default=True, help="Spark's master.")
+@click.option("--waiting", is_flag=True, help="Also measure needless waiting (O3).")
+@click.option("--clocks", is_flag=True, help="Also check the recorded vector clocks (S1).")
+@click.option(
+    "--expect",
+    metavar="ALGORITHM",
+    help="Hold every run to this algorithm's promises instead of its own.",
+)
+@click.option(
+    "--violations",
+    "violations_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write every violation as a row of this Parquet file.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    source: str,
+    engine: str,
+    master: str,
+    waiting: bool,
+    clocks: bool,
+    expect: str | None,
+    violations_file: Path | None,
+    as_json: bool,
+) -> None:
+    """Check a trace: order, copies, lifetimes.
+
+    SOURCE is a trace file (.arrow, .parquet) or a folder of them, a lake or its table `events`, or
+    TOPIC@HOST:PORT.  Exit status: 0 valid, 1 a promise was broken or cannot be judged, 2 used
+    wrongly.
+
+    \b
+    Example: orderwire audit runs/demo/lake --json
+             orderwire audit trace@localhost:9092 --engine spark
+    """
+    options = AuditOptions(waiting=waiting, clocks=clocks, expect=expect)
+    try:
+        if engine == "spark":
+            report = _on_spark(source, master, options, violations_file)
+        else:
+            report = _in_one_process(source, options, violations_file)
+    except (OrderwireError, OSError) as error:
+        raise click.UsageError(str(error)) from error
+    if as_json:
+        emit_json(report)
+    else:
+        _print(report)
+    if report.verdict is not Verdict.VALID:
+        sys.exit(EXIT_FAILED)
+
+
+def _in_one_process(source: str, options: AuditOptions, violations_file: Path | None) -> Report:
+    from orderwire.pipeline.audit_source import find_source
+
+    report, violations = audit(find_source(source), options)
+    if violations_file is not None:
+        pq.write_table(violations, violations_file)
+    return report
+
+
+def _on_spark(
+    source: str, master: str, options: AuditOptions, violations_file: Path | None
+) -> Report:
+    from orderwire.pipeline.audit_jobs import audit_source
+    from orderwire.pipeline.session import SessionSettings, spark_session
+
+    settings = SessionSettings(name="orderwire-audit", master=master)
+    progress("starting Spark …")
+    with spark_session(settings) as spark, audit_source(spark, source, options) as found:
+        if violations_file is not None:
+            pq.write_table(found.violations.toArrow(), violations_file)
+        return found.report
+
+
+def _print(report: Report) -> None:
+    console = Console(highlight=False)
+    for run in report.runs:
+        console.print(_run_table(run))
+        if run.accounting.get("written"):
+            counts = ", ".join(f"{count} {name}" for name, count in run.accounting.items())
+            console.print(f"copies: {counts.replace('_', ' ')}")
+        if run.incomplete:
+            shown = ", ".join(map(str, run.incomplete[:10]))
+            console.print(f"no complete trace of process {shown}", style="yellow")
+        for check in run.checks:
+            for example in check.examples[:2]:
+                console.print(f"  {check.id}: {example}", style="dim", markup=False)
+    style = _STYLES[report.verdict]
+    console.print(f"[{style}]{report.verdict.value}[/{style}]: {len(report.runs)} run(s)")
+
+
+def _run_table(run: RunReport) -> Table:
+    algorithm = run.settings.algorithm if run.settings else "unknown algorithm"
+    table = Table(title=f"{run.run_id}: {algorithm}, {run.events} events", title_justify="left")
+    for name in ("check", "verdict", "violations", "what"):
+        table.add_column(name, justify="right" if name == "violations" else "left")
+    for check in run.checks:
+        title = check.title if check.promised else f"{check.title} (not promised)"
+        style = _STYLES[check.verdict] if check.promised else "dim"
+        verdict = f"[{style}]{check.verdict.value}[/{style}]"
+        table.add_row(check.id, verdict, str(check.violations), title)
+    return table

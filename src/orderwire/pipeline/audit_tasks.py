@@ -1,0 +1,152 @@
+"""What Spark's workers run for an audit: plain functions over Arrow batches.
+
+A task says what it found as rows (run_id, slice, part, payload): each payload is one of the
+kernels' small tables as an Arrow IPC stream.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from orderwire.trace.events import RunSettings
+from orderwire.verify.audit import AuditOptions, extra_checks
+from orderwire.verify.kernels.columns import NEEDED
+from orderwire.verify.kernels.slices import Slice, audit_slice
+from orderwire.verify.kernels.violations import VIOLATIONS
+from orderwire.verify.report import EXAMPLES_MAX
+from orderwire.verify.source import ParquetSource
+
+WORK_DDL = "task string"
+FOUND_DDL = "run_id string, low bigint, part string, payload binary"
+FOUND = pa.schema(
+    [("run_id", pa.string()), ("low", pa.int64()), ("part", pa.string()), ("payload", pa.binary())]
+)
+VIOLATIONS_PART = "violations"
+EXAMPLES_PART = "examples"
+"""The first violations of each check in the slice, and how many there are."""
+EXTRA_PART = "extra"
+EXTRA_COUNTS_PART = "extra_counts"
+EXAMPLES = VIOLATIONS.append(pa.field("count", pa.int64()))
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One slice of one run to audit."""
+
+    piece: Slice
+    settings: RunSettings
+    extra: AuditOptions | None = None
+    """Do the checks that need the run in one piece instead."""
+
+
+def task_rows(tasks: Iterable[Task]) -> pa.Table:
+    """Return tasks as rows for a DataFrame."""
+    return pa.table({"task": [msgspec.json.encode(task).decode() for task in tasks]})
+
+
+def audit_from_files(
+    batches: Iterable[pa.RecordBatch], files: tuple[str, ...], versioned: bool
+) -> Iterator[pa.RecordBatch]:
+    """Audit the slices of these tasks, reading each one's time range from Parquet files."""
+    for batch in batches:
+        for text in batch.column("task").to_pylist():
+            task = msgspec.json.decode(text, type=Task)
+            source = _opened(files, versioned)
+            run_id = task.piece.run_id
+            if task.extra is not None:
+                rows, counts = extra_checks(source, run_id, task.settings, task.extra)
+                parts = _extra_parts(rows, counts)
+            else:
+                table = source.read(run_id, task.piece.view_low, task.piece.view_high)
+                parts = _parts(audit_slice(table, task.piece, task.settings).parts())
+            yield found_rows(run_id, task.piece.low, parts)
+
+
+def audit_from_rows(
+    batches: Iterable[pa.RecordBatch], tasks: Mapping[int, Task]
+) -> Iterator[pa.RecordBatch]:
+    """Audit the slices whose events these batches hold; column `slice` tells which is whose."""
+    held = [batch for batch in batches if batch.num_rows]
+    if not held:
+        return
+    table = pa.Table.from_batches(held)
+    numbers = table.column("slice").to_numpy()
+    for number in np.unique(numbers).tolist():
+        task = tasks[number]
+        events = table.filter(pa.array(numbers == number)).select(list(NEEDED))
+        found = audit_slice(events, task.piece, task.settings)
+        yield found_rows(task.piece.run_id, task.piece.low, _parts(found.parts()))
+
+
+def violations_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Unpack the payloads of violations into rows."""
+    for batch in batches:
+        for payload in batch.column("payload"):
+            yield from unpack(payload.as_buffer()).to_batches()
+
+
+def found_rows(run_id: str, low: int, parts: Mapping[str, pa.Table]) -> pa.RecordBatch:
+    """Return a slice's tables as rows."""
+    return pa.record_batch(
+        [
+            [run_id] * len(parts),
+            [low] * len(parts),
+            list(parts),
+            [pack(table) for table in parts.values()],
+        ],
+        schema=FOUND,
+    )
+
+
+def pack(table: pa.Table) -> bytes:
+    """Return a table as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def unpack(payload: pa.Buffer | bytes) -> pa.Table:
+    """Undo `pack`."""
+    with pa.ipc.open_stream(payload) as reader:
+        return reader.read_all()
+
+
+def examples_of(violations: pa.Table) -> pa.Table:
+    """Return the first rows of each check, each with how many the check has."""
+    checks = violations.column("check")
+    tables = [EXAMPLES.empty_table()]
+    for entry in pc.value_counts(checks).to_pylist() if len(checks) else []:
+        rows = violations.filter(pc.equal(checks, entry["values"])).slice(0, EXAMPLES_MAX)
+        count = pa.array([entry["counts"]] * rows.num_rows, pa.int64())
+        tables.append(rows.append_column(EXAMPLES.field("count"), count))
+    return pa.concat_tables(tables)
+
+
+def _parts(found: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    violations = found["violations"]
+    parts = {name: table for name, table in found.items() if name != "violations"}
+    if violations.num_rows:
+        parts[VIOLATIONS_PART] = violations
+        parts[EXAMPLES_PART] = examples_of(violations)
+    return parts
+
+
+def _extra_parts(rows: pa.Table, counts: Mapping[str, int]) -> dict[str, pa.Table]:
+    counted = pa.table(
+        {
+            "check": pa.array(list(counts), pa.string()),
+            "count": pa.array(list(counts.values()), pa.int64()),
+        }
+    )
+    return _parts({"violations": rows, EXTRA_COUNTS_PART: counted})
+
+
+@lru_cache(maxsize=4)
+def _opened(files: tuple[str, ...], versioned: bool) -> ParquetSource:
+    """Keep footers from one slice to the next: a worker gets many slices of the same files."""
+    return ParquetSource(files, versioned=versioned)
