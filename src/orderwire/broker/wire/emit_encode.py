@@ -142,9 +142,11 @@ class _Encoder:
                 self.line(f"    _encode_{self._names(slot.nested)}({item}, {self._out})")
             else:
                 self.line(f"    text = {item}.encode()")
-                self._indent += "    "
-                self._length(slot, "len(text)")
-                self._indent = self._indent[:-4]
+                if slot.flexible:
+                    self.line("    n = len(text) + 1")
+                    self.line(f"    {self._push}(UVARINT[n] if n < 128 else uvarint(n))")
+                else:
+                    self.line(f"    {self._push}(_pack_h(len(text)))")
                 self.line(f"    {self._push}(text)")
         self._indent = outer
 

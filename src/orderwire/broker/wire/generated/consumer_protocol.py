@@ -103,7 +103,7 @@ def _encode_consumer_protocol_subscription_v0(
     push(_pack_i(len(topics_items)))
     for topics_item in topics_items:
         text = topics_item.encode()
-        push(_pack_i(len(text)))
+        push(_pack_h(len(text)))
         push(text)
     body = message.user_data
     if body is None:
@@ -198,7 +198,7 @@ def _encode_consumer_protocol_subscription_v1(
     push(_pack_i(len(topics_items)))
     for topics_item in topics_items:
         text = topics_item.encode()
-        push(_pack_i(len(text)))
+        push(_pack_h(len(text)))
         push(text)
     body = message.user_data
     if body is None:
@@ -269,7 +269,7 @@ def _encode_consumer_protocol_subscription_v2(
     push(_pack_i(len(topics_items)))
     for topics_item in topics_items:
         text = topics_item.encode()
-        push(_pack_i(len(text)))
+        push(_pack_h(len(text)))
         push(text)
     body = message.user_data
     if body is None:
@@ -351,7 +351,7 @@ def _encode_consumer_protocol_subscription_v3(
     push(_pack_i(len(topics_items)))
     for topics_item in topics_items:
         text = topics_item.encode()
-        push(_pack_i(len(text)))
+        push(_pack_h(len(text)))
         push(text)
     body = message.user_data
     if body is None:

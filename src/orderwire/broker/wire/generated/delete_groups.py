@@ -95,7 +95,7 @@ def _encode_delete_groups_request_v0(message: DeleteGroupsRequest, out: list[Buf
     push(_pack_i(len(groups_names_items)))
     for groups_names_item in groups_names_items:
         text = groups_names_item.encode()
-        push(_pack_i(len(text)))
+        push(_pack_h(len(text)))
         push(text)
 
 

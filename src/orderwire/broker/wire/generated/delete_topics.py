@@ -120,7 +120,7 @@ def _encode_delete_topics_request_v1(message: DeleteTopicsRequest, out: list[Buf
     push(_pack_i(len(topic_names_items)))
     for topic_names_item in topic_names_items:
         text = topic_names_item.encode()
-        push(_pack_i(len(text)))
+        push(_pack_h(len(text)))
         push(text)
     push(_pack_i(message.timeout_ms))
 

@@ -184,7 +184,7 @@ def _encode_describe_configs_resource_v1(
         push(_pack_i(len(configuration_keys_items)))
         for configuration_keys_item in configuration_keys_items:
             text = configuration_keys_item.encode()
-            push(_pack_i(len(text)))
+            push(_pack_h(len(text)))
             push(text)
 
 

@@ -125,7 +125,7 @@ def _encode_describe_groups_request_v0(message: DescribeGroupsRequest, out: list
     push(_pack_i(len(groups_items)))
     for groups_item in groups_items:
         text = groups_item.encode()
-        push(_pack_i(len(text)))
+        push(_pack_h(len(text)))
         push(text)
 
 
@@ -157,7 +157,7 @@ def _encode_describe_groups_request_v3(message: DescribeGroupsRequest, out: list
     push(_pack_i(len(groups_items)))
     for groups_item in groups_items:
         text = groups_item.encode()
-        push(_pack_i(len(text)))
+        push(_pack_h(len(text)))
         push(text)
     push(_pack_t(message.include_authorized_operations))
 

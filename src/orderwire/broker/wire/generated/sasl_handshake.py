@@ -36,8 +36,6 @@ _pack_h = _struct_h.pack
 _struct_hi = Struct(">hi")
 _unpack_hi = _struct_hi.unpack_from
 _pack_hi = _struct_hi.pack
-_struct_i = Struct(">i")
-_pack_i = _struct_i.pack
 
 
 class SaslHandshakeRequest(msgspec.Struct, frozen=True, gc=False):
@@ -100,7 +98,7 @@ def _encode_sasl_handshake_response_v0(message: SaslHandshakeResponse, out: list
     push(_pack_hi(message.error_code, len(mechanisms_items)))
     for mechanisms_item in mechanisms_items:
         text = mechanisms_item.encode()
-        push(_pack_i(len(text)))
+        push(_pack_h(len(text)))
         push(text)
 
 
