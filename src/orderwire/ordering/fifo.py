@@ -11,8 +11,8 @@ of the copy before it.  A copy that comes too early waits until the ones before 
 * without a lifetime: the first copy behind the gap has waited for `gap_patience_ns`.
 
 So nothing waits for ever, whatever the network and the link do.  A copy that comes after it was
-given up is discarded as late.  A sender that restarts counts from 0 again; its larger stamp tells
-it from an old copy.
+given up is discarded as late.  A sender that restarts counts from 0 again: every copy tells its
+sender's incarnation, and the one with the larger stamps is the later one.
 Cost: control information O(1).
 """
 
@@ -51,6 +51,15 @@ GAPS_REMEMBERED = 1_024
 """Per sender: ranges of copies that were skipped, and ranges that the link has reported lost."""
 
 
+INCARNATIONS = 1 << 21
+"""Incarnations are told apart by this many tags: three bytes."""
+
+
+def incarnation_of(first_stamp: int) -> int:
+    """Return the tag of the incarnation of a sender whose first message has this stamp."""
+    return (first_stamp * 0x9E3779B97F4A7C15 >> 32) % INCARNATIONS
+
+
 class FifoPdu(msgspec.Struct, frozen=True, gc=False):
     """One copy of a message."""
 
@@ -61,13 +70,15 @@ class FifoPdu(msgspec.Struct, frozen=True, gc=False):
     """How many copies its sender had sent to this destination before."""
     previous: int | None
     """Stamp of the copy before it, in ticks; None for the first."""
+    incarnation: int
+    """Tag of its sender's incarnation."""
     control: bytes
     """Everything before the payload, as on the wire."""
     payload: bytes
 
 
 class FifoCodec:
-    """The head, the sequence number, the age of the copy before (0: none), the payload."""
+    """The head, sequence number, age of the copy before (0: none), incarnation, the payload."""
 
     def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
         self._members = settings.members
@@ -82,22 +93,30 @@ class FifoCodec:
         stamp, number, destinations, at = decode_head(front, self._members)
         sequence, at = read_varint(front, at)
         age, at = read_varint(front, at)
+        incarnation, at = read_varint(front, at)
+        if incarnation >= INCARNATIONS:
+            raise RemoteProtocolError(f"incarnation {incarnation} is not below {INCARNATIONS}")
         if age > stamp or (age == 0) != (sequence == 0):
             raise RemoteProtocolError(
                 f"copy {sequence} with stamp {stamp} says the one before it is {age} ticks older"
             )
         previous = stamp - age if age else None
         payload = front[at:] if len(front) == len(data) else bytes(data[at:])
-        return FifoPdu(number, stamp, destinations, sequence, previous, front[:at], payload)
+        return FifoPdu(
+            number, stamp, destinations, sequence, previous, incarnation, front[:at], payload
+        )
 
 
 class _Incoming:
     """What one sender has sent to this process."""
 
     def __init__(self) -> None:
+        self.incarnation = -1
+        """Tag of the sender's incarnation; −1 before its first copy."""
+        self.newest_stamp = -1
+        """Largest stamp that has arrived."""
         self.next = 0
         """Sequence number of the next copy to deliver."""
-        self.last_stamp = -1
         self.waiting: dict[int, tuple[FifoPdu, Instant]] = {}
         self._order: list[int] = []
         """Heap of the waiting sequence numbers, and of some that no longer wait."""
@@ -141,6 +160,8 @@ class Fifo:
         self._me = me
         self._settings = settings
         self._clock = StampClock(me, settings)
+        self._incarnation = -1
+        """Tag of my own incarnation; −1 before the first message."""
         self._sent: list[int] = [0] * settings.members
         """Copies sent to each process."""
         self._previous: list[int | None] = [None] * settings.members
@@ -161,6 +182,9 @@ class Fifo:
     def _multicast(self, payload: bytes, destinations: Destinations, now: Instant) -> Effects:
         clock = self._clock
         number, stamp = clock.stamp_send(destinations, now)
+        if self._incarnation < 0:
+            self._incarnation = incarnation_of(stamp)
+        incarnation = encode_varint(self._incarnation)
         head = encode_head(stamp, number, destinations)
         effects: Effects = []
         control_bytes = 0
@@ -170,11 +194,20 @@ class Fifo:
             sequence = self._sent[process]
             previous = self._previous[process]
             age = 0 if previous is None else stamp - previous
-            control = head + encode_varint(sequence) + encode_varint(age)
+            control = head + encode_varint(sequence) + encode_varint(age) + incarnation
             control_bytes += len(control)
             self._sent[process] = sequence + 1
             self._previous[process] = stamp
-            pdu = FifoPdu(number, stamp, destinations, sequence, previous, control, payload)
+            pdu = FifoPdu(
+                number,
+                stamp,
+                destinations,
+                sequence,
+                previous,
+                self._incarnation,
+                control,
+                payload,
+            )
             effects.append(Send(process, pdu))
         instant = clock.instant(stamp)
         effects.append(Indicate(Sent(number, instant, destinations, control_bytes)))
@@ -196,13 +229,13 @@ class Fifo:
         if reason is not None:
             return [Indicate(self._discarded(source, pdu, arrived, reason))]
         effects: Effects = []
-        if pdu.sequence < incoming.next:
-            probe("fifo: sender restarted")
-            self._release(source, incoming, effects, give_up=True)
-            incoming.next = 0
-            incoming.skipped.clear()
-            incoming.lost.clear()
-            incoming.skip_to(pdu.sequence)
+        if pdu.incarnation != incoming.incarnation:
+            if incoming.incarnation >= 0:
+                probe("fifo: sender restarted")
+                self._release(source, incoming, effects, give_up=True)
+                incoming = self._incoming[source] = _Incoming()
+            incoming.incarnation = pdu.incarnation
+        incoming.newest_stamp = max(incoming.newest_stamp, pdu.stamp)
         incoming.hold(pdu, arrived)
         self._waiting_senders[source] = None
         self._waiting_count += 1
@@ -215,14 +248,14 @@ class Fifo:
             return DiscardReason.LATE
         if self._clock.is_future(pdu.stamp):
             return DiscardReason.FUTURE
+        if incoming.incarnation not in (-1, pdu.incarnation):
+            return DiscardReason.LATE if pdu.stamp <= incoming.newest_stamp else None
         if pdu.sequence in incoming.waiting:
             return DiscardReason.DUPLICATE
         if pdu.sequence < incoming.next:
-            if incoming.is_skipped(pdu.sequence):
-                return DiscardReason.LATE
-            if pdu.stamp <= incoming.last_stamp:
-                return DiscardReason.DUPLICATE
-        elif (
+            skipped = incoming.is_skipped(pdu.sequence)
+            return DiscardReason.LATE if skipped else DiscardReason.DUPLICATE
+        if (
             pdu.sequence > incoming.next
             and self._waiting_count >= self._settings.waiting_messages_max
         ):
@@ -250,7 +283,6 @@ class Fifo:
             if found is not None:
                 pdu, arrived = found
                 incoming.next += 1
-                incoming.last_stamp = pdu.stamp
                 self._waiting_count -= 1
                 self._clock.delivered(pdu.stamp)
                 effects.append(Indicate(self._delivered(source, pdu, arrived)))
