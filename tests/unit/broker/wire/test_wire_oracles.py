@@ -1,5 +1,6 @@
 """Random messages of every API, version and direction against two independent codecs."""
 
+import contextlib
 import dataclasses
 import datetime
 import enum
@@ -22,6 +23,10 @@ from kio.serial import entity_reader, entity_writer
 
 from orderwire.broker.wire.apis import APIS, Api
 from orderwire.broker.wire.definitions import snake_case
+from orderwire.broker.wire.generated.api_versions import (
+    ApiVersionsResponse,
+    encode_api_versions_response,
+)
 from orderwire.broker.wire.parts import Buffer
 from orderwire.kernel.errors import LocalProtocolError, RemoteProtocolError
 
@@ -32,7 +37,7 @@ _KAFKA_PYTHON = (
     kafka.protocol.producer,
     kafka.protocol.sasl,
 )
-_MESSAGES_PER_CASE = 8
+_MESSAGES_PER_CASE = 4
 
 CASES = [
     pytest.param(api, version, direction, id=f"{api.name}-v{version}-{direction}")
@@ -55,10 +60,9 @@ def random_message(kind: type[msgspec.Struct], chance: Random) -> msgspec.Struct
 
 def _random_value(name: str, hint: typing.Any, chance: Random) -> typing.Any:
     arguments = typing.get_args(hint)
-    if type(None) in arguments and chance.random() < 0.2:
-        # Only where every version allows it; nulls of other versions are refused by encoders.
-        if name in _NULLABLE_EVERYWHERE:
-            return None
+    # Nulls that some version does not allow are refused by its encoder; then another is drawn.
+    if type(None) in arguments and name in _OFTEN_NULL and chance.random() < 0.2:
+        return None
     if isinstance(hint, types.UnionType):
         options = [each for each in arguments if each is not type(None)]
         if set(options) >= set(typing.get_args(Buffer)):
@@ -78,7 +82,7 @@ def _random_value(name: str, hint: typing.Any, chance: Random) -> typing.Any:
     return random_message(hint, chance)
 
 
-_NULLABLE_EVERYWHERE = {
+_OFTEN_NULL = {
     "transactional_id",
     "records",
     "error_message",
@@ -182,7 +186,11 @@ def test_kafka_python_reads_and_writes_the_same_bytes(
     )
     chance = Random(f"{api.name}/{version}/{direction}/kafka-python")
     for _ in range(_MESSAGES_PER_CASE):
-        _, data = encode_any(kind, api, direction, version, chance)
+        message, data = encode_any(kind, api, direction, version, chance)
+        if kind is ApiVersionsResponse:  # with an error, kafka-python reads version 0
+            data = encode_api_versions_response(
+                msgspec.structs.replace(message, error_code=0), version
+            )
         other = theirs.decode(data, version=version)
         other._header = None  # its constructor does that, its decoder forgets it
         assert bytes(other.encode(version=version)) == data
@@ -208,14 +216,12 @@ def test_no_cut_or_flip_escapes_the_decoder(api: Api, version: int, direction: s
         if 0 <= cut < len(data):
             with pytest.raises(RemoteProtocolError):
                 decode(memoryview(data[:cut]), 0, version)
-    for _ in range(60):
+    for _ in range(30):
         broken = bytearray(data or b"\x00")
         for _ in range(chance.randint(1, 4)):
             broken[chance.randrange(len(broken))] = chance.choice((0, 1, 0x7F, 0x80, 0xFF))
-        try:
+        with contextlib.suppress(RemoteProtocolError):
             decode(memoryview(broken), 0, version)
-        except RemoteProtocolError:
-            pass
 
 
 def test_versions_outside_the_table_are_refused_by_name() -> None:
