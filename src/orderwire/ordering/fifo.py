@@ -269,6 +269,8 @@ class Fifo:
             raise LocalProtocolError(f"lost copies {first} … {last} of process {source}")
         effects: Effects = []
         incoming = self._incoming[source]
+        if incoming.incarnation < 0 and self._settings.lifetime_ns is not None:
+            return []  # Perhaps copies of an incarnation that is gone; deadlines will tell.
         if last >= incoming.next:
             incoming.lost.append((first, last))
             self._release(source, incoming, effects)
