@@ -33,12 +33,11 @@ from orderwire.kernel import (
 )
 from orderwire.ordering.jang_delta_codec import (
     Entries,
-    Entry,
     JangDeltaPdu,
-    encode_entries,
-    encode_wait,
-    encode_waits,
+    Layout,
+    join_waits,
 )
+from orderwire.ordering.jang_delta_entries import KnownUndelivered
 from orderwire.ordering.pdu import (
     Delivered,
     Discarded,
@@ -81,6 +80,7 @@ class JangDelta:
         self._me = me
         self._me_bit = 1 << me
         self._settings = settings
+        self._layout = Layout(settings)
         self._members = members
         self._tick_ns = tick_ns = settings.tick_ns
         lifetime_ns = settings.lifetime_ns
@@ -96,10 +96,8 @@ class JangDelta:
         self._delivered = [-1] * members
         """DLV, per sender; everything of my own counts as delivered."""
         self._delivered[me] = 1 << 64
-        self._entries: dict[int, Entries] = {}
-        """CI, per sender, newest first."""
-        self._own_is_empty = False
-        """The newest own entry has no destinations (a message to myself alone)."""
+        self._known = KnownUndelivered(me, send_empty=settings.send_empty_entries)
+        """CI."""
         self._held: dict[tuple[int, int], _Held] = {}
         """Waiting messages by (sender, stamp)."""
         self._blocked: list[list[tuple[int, int, int, _Held]]] = [[] for _ in range(members)]
@@ -141,9 +139,12 @@ class JangDelta:
         number = self._number
         self._number = number + 1
         remote = destinations & ~self._me_bit
-        waits = self._extract(remote, -(-now // tick_ns) - self._dead_after)
-        snapshot = self._snapshot()
-        head = encode_head(stamp, number, destinations) + encode_entries(stamp, snapshot)
+        known = self._known
+        waits = known.extract(remote, -(-now // tick_ns) - self._dead_after)
+        snapshot = known.snapshot()
+        head = encode_head(stamp, number, destinations) + self._layout.encode_entries(
+            stamp, snapshot
+        )
         effects: Effects = []
         control_bytes = 0
         if not waits:
@@ -154,10 +155,9 @@ class JangDelta:
             control_bytes = len(control) * len(effects)
         else:
             common = (number, stamp, destinations, snapshot)
-            control_bytes = _send_copies(effects, common, head, waits, payload, remote)
-        own = self._entries.get(me)
-        self._entries[me] = ((stamp, remote),) if own is None else ((stamp, remote), *own)
-        self._own_is_empty = not remote
+            parts = self._layout.encode_waits(stamp, [(k, wait) for k, wait, _ in waits])
+            control_bytes = _send_copies(effects, common, head, waits, parts, payload, remote)
+        known.record_own(stamp, remote)
         instant = Instant(stamp * tick_ns)
         effects.append(Indicate(Sent(number, instant, destinations, control_bytes)))
         if remote != destinations:
@@ -165,63 +165,6 @@ class JangDelta:
             local = Delivered(me, number, instant, now, payload, destinations, 0)
             effects.append(Indicate(local))
         return effects
-
-    def _extract(self, remote: int, dead: int) -> list[tuple[int, int, int]]:
-        """Forget entries stamped before `dead`; take the destinations of m out of the others.
-
-        Returns what was taken out: (sender, stamp, destinations that must wait for it).
-        """
-        waits: list[tuple[int, int, int]] = []
-        entries = self._entries
-        empty: list[int] = []
-        for sender, group in entries.items():
-            if group[-1][0] < dead:
-                group = tuple([entry for entry in group if entry[0] >= dead])
-                if not group:
-                    empty.append(sender)
-                    continue
-                entries[sender] = group
-            if len(group) == 1:
-                ((stamp, mask),) = group
-                hit = mask & remote
-                if hit:
-                    waits.append((sender, stamp, hit))
-                    entries[sender] = ((stamp, mask ^ hit),)
-                if mask == hit and sender == self._me:
-                    empty.append(sender)
-                continue
-            kept: list[Entry] = []
-            for stamp, mask in group:
-                hit = mask & remote
-                if hit:
-                    waits.append((sender, stamp, hit))
-                kept.append((stamp, mask ^ hit))
-            group = self._without_empty(sender, kept)
-            if group:
-                entries[sender] = group
-            else:
-                empty.append(sender)
-        for sender in empty:
-            del entries[sender]
-        return waits
-
-    def _without_empty(self, sender: int, group: list[Entry]) -> Entries:
-        """Drop entries without destinations, except the newest of another sender."""
-        if sender == self._me:
-            return tuple([entry for entry in group if entry[1]])
-        return (group[0], *[entry for entry in group[1:] if entry[1]])
-
-    def _snapshot(self) -> dict[int, Entries]:
-        """Return CI as it goes on the wire."""
-        if self._settings.send_empty_entries:
-            return self._entries.copy()
-        snapshot = {}
-        for sender, group in self._entries.items():
-            if group[0][1]:
-                snapshot[sender] = group
-            elif len(group) > 1:
-                snapshot[sender] = group[1:]
-        return snapshot
 
     # Receiving
 
@@ -346,7 +289,7 @@ class JangDelta:
                 )
             )
         )
-        self._merge(source, pdu)
+        self._known.merge(source, pdu)
         blocked = self._blocked[source]
         while blocked and blocked[0][0] <= stamp:
             self._settle(source, heapq.heappop(blocked)[3])
@@ -370,75 +313,6 @@ class JangDelta:
             held.last = last
             heapq.heappush(self._expiries, (last, *key))
 
-    def _merge(self, source: ProcessId, pdu: JangDeltaPdu) -> None:
-        """[S000:sec.4.4] Take over what the sender knew, and m itself.  [S000:dec.2]
-
-        Dead entries need no test here: they only ever eliminate older ones, dead as well, and the
-        next send forgets them.
-        """
-        entries = self._entries
-        not_me = ~self._me_bit
-        stamp = pdu.stamp
-        others = pdu.destinations & not_me & ~(1 << source)
-        theirs = pdu.entries
-        mine = entries.get(source)
-        if source not in theirs and (mine is None or mine[0][0] < stamp):
-            entries[source] = ((stamp, others),)
-        else:
-            group = ((stamp, others), *theirs.get(source, ()))
-            self._merge_group(source, () if mine is None else mine, group)
-        for sender, group in theirs.items():
-            if sender == source:
-                continue
-            mine = entries.get(sender)
-            if mine is None:
-                self._merge_group(sender, (), group)
-            elif len(group) == 1 and len(mine) == 1 and sender != self._me:
-                ((theirs_stamp, theirs_mask),) = group
-                ((mine_stamp, mine_mask),) = mine
-                if theirs_stamp > mine_stamp:
-                    entries[sender] = ((theirs_stamp, theirs_mask & not_me),)
-                elif theirs_stamp == mine_stamp and mine_mask & ~theirs_mask:
-                    entries[sender] = ((mine_stamp, mine_mask & theirs_mask),)
-            elif mine != group:
-                self._merge_group(sender, mine, group)
-        if self._own_is_empty:
-            self._own_is_empty = False
-            own = self._without_empty(self._me, list(entries.pop(self._me, ())))
-            if own:
-                entries[self._me] = own
-
-    def _merge_group(self, sender: int, mine: Entries, theirs: Entries) -> None:
-        """Keep of each side what the other knows too, or what is newer than all it knows.
-
-        What one side lacks although it knows newer ones of that sender, it has removed for a
-        reason: delivered, or covered by a later message.
-        """
-        not_me = ~self._me_bit
-        newest_mine = mine[0][0] if mine else -1
-        newest_theirs = theirs[0][0]
-        masks = dict(theirs)
-        both: list[Entry] = []
-        for stamp, mask in mine:
-            other = masks.pop(stamp, None)
-            if other is not None:
-                both.append((stamp, mask & other & not_me))
-            elif stamp > newest_theirs:
-                both.append((stamp, mask))
-        for stamp, mask in masks.items():
-            if stamp > newest_mine:
-                both.append((stamp, mask & not_me))
-        both.sort(reverse=True)
-        seen = 0
-        for index, (stamp, mask) in enumerate(both):
-            both[index] = (stamp, mask & ~seen)
-            seen |= mask
-        group = self._without_empty(sender, both)
-        if group:
-            self._entries[sender] = group
-        else:
-            self._entries.pop(sender, None)
-
     def _discard(self, source: ProcessId, pdu: JangDeltaPdu, reason: DiscardReason) -> Effects:
         """Drop a copy; its control information is not merged.  [S000:dec.4]"""
         return [
@@ -461,6 +335,7 @@ def _send_copies(
     common: tuple[int, int, Destinations, dict[int, Entries]],
     head: bytes,
     taken: list[tuple[int, int, int]],
+    encoded: tuple[list[bytes], int],
     payload: bytes,
     remote: int,
 ) -> int:
@@ -468,9 +343,10 @@ def _send_copies(
 
     Copies with the same dependencies share one PDU.
     """
-    stamp = common[1]
+    encoded_waits, packed = encoded
     deps = [
-        (mask, (sender, wait), encode_wait(stamp, sender, wait)) for sender, wait, mask in taken
+        (mask, (sender, wait), part)
+        for (sender, wait, mask), part in zip(taken, encoded_waits, strict=True)
     ]
     shared: dict[int, JangDeltaPdu] = {}
     control_bytes = 0
@@ -489,7 +365,7 @@ def _send_copies(
             which <<= 1
         pdu = shared.get(pattern)
         if pdu is None:
-            control = head + encode_waits(parts)
+            control = head + join_waits(parts, packed)
             pdu = shared[pattern] = JangDeltaPdu(*common, tuple(waits), control, payload)
         control_bytes += len(pdu.control)
         effects.append(Send(ProcessId(bit.bit_length() - 1), pdu))

@@ -19,9 +19,8 @@ from orderwire.kernel import (
 from orderwire.ordering.jang_delta_codec import (
     Entries,
     JangDeltaPdu,
-    encode_entries,
-    encode_wait,
-    encode_waits,
+    Layout,
+    join_waits,
 )
 from orderwire.ordering.pdu import (
     Delivered,
@@ -46,6 +45,7 @@ class JangDeltaReference:
         tick_ns = settings.tick_ns
         self.me = me
         self.settings = settings
+        self.layout = Layout(settings)
         self.now = Instant(0)
         self.number = settings.first_number
         self.highest = -1
@@ -109,12 +109,12 @@ class JangDeltaReference:
         waits = self.extract_and_eliminate(others)
         self.drop_empty()
         snapshot = self.snapshot()
-        head = encode_head(stamp, number, mask) + encode_entries(stamp, snapshot)
+        head = encode_head(stamp, number, mask) + self.layout.encode_entries(stamp, snapshot)
         effects: Effects = []
         control_bytes = 0
         for process in sorted(others):
             mine = tuple(waits[process])
-            control = head + encode_waits([encode_wait(stamp, *wait) for wait in mine])
+            control = head + join_waits(*self.layout.encode_waits(stamp, mine))
             control_bytes += len(control)
             pdu = JangDeltaPdu(number, stamp, mask, snapshot, mine, control, payload)
             effects.append(Send(ProcessId(process), pdu))
