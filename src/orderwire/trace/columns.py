@@ -8,16 +8,16 @@ import struct
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from orderwire.trace.events import Event, EventKind
 from orderwire.trace.schema import arrow_schema
 
-_ROW: Final = struct.Struct("<qqqqqiiiiBB")
+_ROW: Final = struct.Struct("<qqqqiiiiBB")
 _DTYPE: Final = np.dtype(
     [
         ("time_ns", "<i8"),
-        ("clock_ns", "<i8"),
         ("number", "<i8"),
         ("stamp_ns", "<i8"),
         ("arrived_ns", "<i8"),
@@ -37,8 +37,11 @@ _KIND_CODES: Final = {kind: code for code, kind in enumerate(EventKind)}
 _SEND: Final = _KIND_CODES[EventKind.SEND]
 _DELIVER: Final = _KIND_CODES[EventKind.DELIVER]
 _KINDS: Final = pa.array([kind.value for kind in EventKind], pa.string())
-_PLAIN: Final = ("time_ns", "clock_ns", "number", "stamp_ns", "arrived_ns")
-_SMALL: Final = ("source", "control_bytes", "payload_bytes")
+_PLAIN: Final = (
+    *("time_ns", "number", "stamp_ns", "arrived_ns"),
+    *("source", "control_bytes", "payload_bytes"),
+)
+_VECTOR: Final = pa.list_(pa.int64())
 _REASONS_MAX: Final = 256
 """Reasons are a short, closed list; more than this is a programming error."""
 
@@ -65,9 +68,15 @@ class EventColumns:
         self._mask_codes: dict[int, int] = {0: 0}
         self._reason_codes: dict[str, int] = {"": 0}
         self._details: dict[int, str] = {}
-        self._clocks: dict[int, list[int]] = {}
+        self._vector_clocks: dict[int, list[int]] = {}
+        self._clocks: dict[int, int] = {}
+        """Own clock of the events whose time is another one."""
+        # Columns that mostly hold one value are made once.
         self._run_ids = pa.array([run_id] * rows, pa.string())
         self._processes = pa.array(np.full(rows, process, np.int32))
+        self._no_texts = pa.array([""] * rows, pa.string())
+        self._no_sets = pa.array([b""] * rows, pa.binary())
+        self._no_vectors = pa.nulls(rows, _VECTOR)
 
     @property
     def waiting(self) -> int:
@@ -91,7 +100,6 @@ class EventColumns:
         _pack(
             self._buffer,
             at,
-            now,
             now,
             number,
             stamp_ns,
@@ -123,7 +131,6 @@ class EventColumns:
             self._buffer,
             at,
             now,
-            now,
             number,
             stamp_ns,
             arrived_ns,
@@ -144,7 +151,9 @@ class EventColumns:
         if event.detail:
             self._details[row] = event.detail
         if event.vector_clock is not None:
-            self._clocks[row] = event.vector_clock
+            self._vector_clocks[row] = event.vector_clock
+        if event.clock_ns != event.time_ns:
+            self._clocks[row] = event.clock_ns
         mask = int.from_bytes(event.destinations, "little")
         reasons = self._reason_codes
         reason = reasons.setdefault(event.reason, len(reasons))
@@ -153,7 +162,6 @@ class EventColumns:
             self._buffer,
             self._at,
             event.time_ns,
-            event.clock_ns,
             event.number,
             event.stamp_ns,
             event.arrived_ns,
@@ -176,37 +184,50 @@ class EventColumns:
         """Return all events as one batch of the trace's schema, and start anew."""
         count = self.waiting
         rows = self._view[:count]
-        columns: dict[str, pa.Array] = {
-            "run_id": self._run_ids.slice(0, count),
-            "process": self._processes.slice(0, count),
-            "position": pa.array(np.arange(first_position, first_position + count)),
-            "kind": _KINDS.take(pa.array(rows["kind"].astype(np.int8))),
-            "reason": pa.array(list(self._reason_codes), pa.string()).take(
-                pa.array(rows["reason"].astype(np.int16))
-            ),
-            "destinations": pa.array(
-                [mask_bytes(mask) for mask in self._mask_codes], pa.binary()
-            ).take(pa.array(rows["destinations"].copy())),
-            "detail": self._detail_column(count),
-            "vector_clock": self._clock_column(count),
-        }
-        for name in _PLAIN + _SMALL:
-            columns[name] = pa.array(rows[name].copy())
+        columns: dict[str, pa.Array] = {name: pa.array(rows[name].copy()) for name in _PLAIN}
+        columns["run_id"] = self._run_ids.slice(0, count)
+        columns["process"] = self._processes.slice(0, count)
+        columns["position"] = pa.array(np.arange(first_position, first_position + count))
+        columns["kind"] = _KINDS.take(pa.array(rows["kind"].astype(np.int8)))
+        columns["clock_ns"] = self._clock_column(columns["time_ns"])
+        columns["destinations"] = self._set_column(rows)
+        columns["reason"] = self._reason_column(rows)
+        columns["detail"] = self._detail_column(count)
+        columns["vector_clock"] = self._vector_column(count)
         schema = arrow_schema()
         batch = pa.record_batch([columns[name] for name in schema.names], schema=schema)
         self._at = 0
         self._mask_codes = {0: 0}
         self._details = {}
+        self._vector_clocks = {}
         self._clocks = {}
         return batch
 
+    def _clock_column(self, times: pa.Array) -> pa.Array:
+        if not self._clocks:
+            return times
+        clocks = times.to_numpy(zero_copy_only=False).copy()
+        clocks[list(self._clocks)] = list(self._clocks.values())
+        return pa.array(clocks)
+
+    def _set_column(self, rows: npt.NDArray[np.void]) -> pa.Array:
+        if len(self._mask_codes) == 1:
+            return self._no_sets.slice(0, len(rows))
+        sets = pa.array([mask_bytes(mask) for mask in self._mask_codes], pa.binary())
+        return sets.take(pa.array(rows["destinations"].copy()))
+
+    def _reason_column(self, rows: npt.NDArray[np.void]) -> pa.Array:
+        if len(self._reason_codes) == 1:
+            return self._no_texts.slice(0, len(rows))
+        reasons = pa.array(list(self._reason_codes), pa.string())
+        return reasons.take(pa.array(rows["reason"].astype(np.int16)))
+
     def _detail_column(self, count: int) -> pa.Array:
         if not self._details:
-            return pa.array([""], pa.string()).take(pa.array(np.zeros(count, np.int8)))
+            return self._no_texts.slice(0, count)
         return pa.array([self._details.get(row, "") for row in range(count)], pa.string())
 
-    def _clock_column(self, count: int) -> pa.Array:
-        kind = pa.list_(pa.int64())
-        if not self._clocks:
-            return pa.nulls(count, kind)
-        return pa.array([self._clocks.get(row) for row in range(count)], kind)
+    def _vector_column(self, count: int) -> pa.Array:
+        if not self._vector_clocks:
+            return self._no_vectors.slice(0, count)
+        return pa.array([self._vector_clocks.get(row) for row in range(count)], _VECTOR)

@@ -12,7 +12,7 @@ from orderwire.trace.columns import EventColumns
 from orderwire.trace.events import Event, EventKind, RunSettings
 from orderwire.trace.sinks import Sink
 
-BATCH_EVENTS = 8_192
+BATCH_EVENTS = 4_096
 """Events that wait in memory at most, for one process in one run."""
 
 
