@@ -8,12 +8,11 @@ slices that must see them and shuffled by slice.  Both find exactly what one pro
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +35,7 @@ from orderwire.pipeline.audit_tasks import (
 from orderwire.trace.events import EventKind, RunSettings
 from orderwire.trace.schema import arrow_schema, spark_ddl
 from orderwire.verify.audit import AuditOptions, contradictions
-from orderwire.verify.kernels.columns import I64, NEEDED
+from orderwire.verify.kernels.columns import NEEDED
 from orderwire.verify.kernels.slices import (
     LENGTH_WINDOWS_MIN,
     TIME_MAX,
@@ -177,34 +176,55 @@ def _plan(events: DataFrame, options: AuditOptions) -> dict[str, _Plan]:
         .select("run_id", "process", "position", "detail")
         .toArrow()
     )
-    plans = {}
+    known = {}
     for row in extents:
         window = window_of(*(TIME_MIN if row[name] is None else row[name] for name in _WINDOW))
         run_id = row["run_id"]
         extent = Extent(run_id, row["events"], row["first"], row["last"], window)
         settings, odd = settings_of(starts, run_id)
         assumed = settings or RunSettings(algorithm="", members=max(0, row["process"] or 0) + 1)
-        target = options.slice_events or events_target(assumed.members)
-        slices = [Slice(run_id=run_id)]
-        if settings is not None and extent.events >= 2 * target:
-            buckets = _histogram(events, extent)
-            slices = plan_slices(extent, settings, *buckets, target)
-        plans[run_id] = _Plan(extent, settings, assumed, odd, slices)
-    return plans
+        known[run_id] = _Plan(extent, settings, assumed, odd, [Slice(run_id=run_id)])
+    return known | _cut(events, known, options)
 
 
 _WINDOW = ("age", "ahead")
 
 
-def _histogram(events: DataFrame, extent: Extent) -> tuple[I64, I64]:
-    """Count a run's events in buckets of time."""
-    width = bucket_ns(extent)
-    at = F.floor((F.col("time_ns") - F.lit(extent.first_ns)) / F.lit(width)).alias("at")
-    counted = (
-        events.where(F.col("run_id") == extent.run_id).groupBy(at).count().orderBy("at").toArrow()
+def _cut(events: DataFrame, plans: Mapping[str, _Plan], options: AuditOptions) -> dict[str, _Plan]:
+    """Cut the long runs among these, by counting their events in buckets of time."""
+    targets = {
+        run: options.slice_events or events_target(plan.assumed.members)
+        for run, plan in plans.items()
+        if plan.settings is not None and plan.settings.clock == "shared"
+    }
+    long = [run for run, target in targets.items() if plans[run].extent.events >= 2 * target]
+    if not long:
+        return {}
+    extents = [plans[run].extent for run in long]
+    widths = pa.table(
+        {
+            "run_id": long,
+            "first": [extent.first_ns for extent in extents],
+            "width": [bucket_ns(extent) for extent in extents],
+        }
     )
-    start = counted.column("at").to_numpy().astype(np.int64) * width + extent.first_ns
-    return start, counted.column("count").to_numpy().astype(np.int64)
+    bucket = F.expr("(time_ns - first) div width").alias("bucket")
+    counted = (
+        events.select("run_id", "time_ns")
+        .join(F.broadcast(events.sparkSession.createDataFrame(widths)), "run_id")
+        .groupBy("run_id", bucket)
+        .count()
+        .orderBy("run_id", "bucket")
+        .toArrow()
+    )
+    cut = {}
+    for run, extent in zip(long, extents, strict=True):
+        mine = counted.filter(pa.compute.equal(counted.column("run_id"), run))
+        buckets = mine.column("bucket").to_numpy() * bucket_ns(extent) + extent.first_ns
+        counts = mine.column("count").to_numpy()
+        slices = plan_slices(extent, plans[run].settings, buckets, counts, targets[run])
+        cut[run] = replace(plans[run], slices=slices)
+    return cut
 
 
 def _regular(plan: _Plan, options: AuditOptions) -> _Plan:
@@ -228,7 +248,7 @@ def _regular(plan: _Plan, options: AuditOptions) -> _Plan:
         )
         for low, high in pairwise(edges)
     ]
-    return _Plan(extent, plan.settings, settings, plan.odd, slices)
+    return replace(plan, slices=slices)
 
 
 def _shuffled(events: DataFrame, tasks: Sequence[Task]) -> DataFrame:
@@ -256,7 +276,7 @@ def _shuffled(events: DataFrame, tasks: Sequence[Task]) -> DataFrame:
     copied = (
         events.select(*NEEDED)
         .join(plan, "run_id")
-        .selectExpr(*NEEDED, f"explode(sequence({first}, {last})) + base as slice")
+        .selectExpr(*NEEDED, f"explode(sequence(base + {first}, base + {last})) as slice")
     )
     partitions = min(len(tasks), PARTITIONS_MAX)
     gathered = copied.repartitionById(partitions, F.col("slice").cast("int"))

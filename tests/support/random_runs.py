@@ -1,0 +1,199 @@
+"""Small random runs, delivered without any order, and the faults a trace of one can have."""
+
+import heapq
+from collections import Counter
+from random import Random
+
+import msgspec
+
+from orderwire.trace.events import Event, EventKind, RunSettings
+
+RUN = "run"
+
+
+def mask_bytes(members: set[int]) -> bytes:
+    mask = sum(1 << member for member in members)
+    return mask.to_bytes((mask.bit_length() + 7) // 8, "little")
+
+
+class RandomRun:
+    """Processes that deliver whatever comes at once, over a network that does as it likes."""
+
+    def __init__(self, chance: Random, run_id: str = RUN) -> None:
+        self.chance = chance
+        self.run_id = run_id
+        members = chance.randint(1, 6)
+        lifetime = chance.choice([None, 5, 20, 60])
+        self.settings = RunSettings(
+            algorithm="jang-delta",
+            members=members,
+            lifetime_ns=lifetime,
+            epsilon_ns=chance.choice([0, 0, 2]),
+        )
+        self.loss = chance.choice([0.0, 0.1, 0.4])
+        self.twice = chance.choice([0.0, 0.2])
+        self.latency_max = chance.choice([1, 3, 15, 80])
+        self.events: list[list[Event]] = [[] for _ in range(members)]
+        self.stamps = [0] * members
+        self.sent = [0] * members
+        self.delivered: set[tuple[int, int, int]] = set()
+        self.agenda: list[tuple[int, int, int, tuple[int, int, int, set[int]] | None]] = []
+        self.order = 0
+
+    def run(self, messages: int) -> list[Event]:
+        detail = msgspec.json.encode(self.settings).decode()
+        for process in range(self.settings.members):
+            self.add(process, EventKind.START, 0, detail=detail)
+        for _ in range(messages):
+            self.later(self.chance.randint(0, 120), self.chance.randrange(self.settings.members))
+        now = 0
+        while self.agenda:
+            now, _, process, copy = heapq.heappop(self.agenda)
+            if copy is None:
+                self.send(process, now)
+            else:
+                self.arrive(process, now, copy)
+        for process in range(self.settings.members):
+            self.add(process, EventKind.END, now + 1_000)
+        return [event for timeline in self.events for event in timeline]
+
+    def later(
+        self, when: int, process: int, copy: tuple[int, int, int, set[int]] | None = None
+    ) -> None:
+        self.order += 1
+        heapq.heappush(self.agenda, (when, self.order, process, copy))
+
+    def add(self, process: int, kind: EventKind, now: int, **fields: object) -> None:
+        self.events[process].append(
+            Event(  # type: ignore[arg-type]
+                run_id=self.run_id,
+                process=process,
+                position=len(self.events[process]),
+                kind=kind,
+                time_ns=now,
+                clock_ns=now,
+                **fields,
+            )
+        )
+
+    def send(self, process: int, now: int) -> None:
+        chance, members = self.chance, self.settings.members
+        to = {chance.randrange(members) for _ in range(chance.randint(1, members))}
+        stamp = max(now, self.stamps[process] + 1)
+        self.stamps[process] = stamp
+        number = self.sent[process]
+        self.sent[process] += 1
+        self.add(
+            process,
+            EventKind.SEND,
+            now,
+            source=process,
+            number=number,
+            stamp_ns=stamp,
+            destinations=mask_bytes(to),
+        )
+        copy = (process, number, stamp, to)
+        for destination in sorted(to):
+            if destination == process:
+                self.arrive(process, now, copy)
+            elif chance.random() < self.loss:
+                if chance.random() < 0.7:
+                    self.add(destination, EventKind.LOST, now, source=process, number=1)
+            else:
+                for _ in range(1 + (chance.random() < self.twice)):
+                    self.later(now + chance.randint(0, self.latency_max), destination, copy)
+
+    def arrive(self, process: int, now: int, copy: tuple[int, int, int, set[int]]) -> None:
+        source, number, stamp, _ = copy
+        lifetime = self.settings.lifetime_ns
+        key = (source, number, process)
+        reason = ""
+        if key in self.delivered:
+            reason = "duplicate"
+        elif lifetime is not None and stamp + lifetime < now:
+            reason = "late"
+        kind = EventKind.DISCARD if reason else EventKind.DELIVER
+        if not reason:
+            self.delivered.add(key)
+            self.stamps[process] = max(self.stamps[process], stamp)
+        self.add(
+            process,
+            kind,
+            now,
+            source=source,
+            number=number,
+            stamp_ns=stamp,
+            arrived_ns=now,
+            reason=reason,
+        )
+
+
+def renumbered(events: list[Event]) -> list[Event]:
+    """Give every event its position in its process's timeline, which holds no hole then."""
+    seen: Counter[int] = Counter()
+    made = []
+    for event in events:
+        made.append(msgspec.structs.replace(event, position=seen[event.process]))
+        seen[event.process] += 1
+    return made
+
+
+FAULTS = (
+    "drop delivery",
+    "drop discard",
+    "double",
+    "swap",
+    "misdeliver",
+    "forge",
+    "invent",
+    "late",
+)
+
+
+def damage(events: list[Event], fault: str, chance: Random) -> list[Event]:
+    """Return the run with one fault of this kind, where it has a place for one."""
+    deliveries = [at for at, event in enumerate(events) if event.kind is EventKind.DELIVER]
+    if not deliveries:
+        return events
+    events = list(events)
+    at = chance.choice(deliveries)
+    event = events[at]
+    if fault == "drop delivery":
+        del events[at]
+    elif fault == "drop discard":
+        discards = [at for at, event in enumerate(events) if event.kind is EventKind.DISCARD]
+        if discards:
+            del events[chance.choice(discards)]
+    elif fault == "double":
+        events.insert(at + 1, event)
+    elif fault == "swap":
+        after = at + 1
+        if events[after].kind is EventKind.DELIVER and event.source != event.process:
+            times = {"time_ns": event.time_ns, "clock_ns": event.clock_ns}
+            other = msgspec.structs.replace(events[after], **times)
+            swapped = msgspec.structs.replace(
+                event, time_ns=events[after].time_ns, clock_ns=events[after].clock_ns
+            )
+            if events[after].source != event.process and other.arrived_ns <= event.time_ns:
+                events[at], events[after] = other, swapped
+    elif fault == "misdeliver":
+        astray = chance.randrange(6)
+        later = [
+            i
+            for i, other in enumerate(events)
+            if other.process == astray and other.time_ns > event.time_ns
+        ]
+        if later:
+            events.insert(later[0], msgspec.structs.replace(event, process=astray))
+    elif fault == "forge":
+        events[at] = msgspec.structs.replace(event, stamp_ns=event.stamp_ns + 1)
+    elif fault == "invent":
+        events[at] = msgspec.structs.replace(event, number=event.number + 1_000)
+    elif fault == "late":
+        discards = [at for at, event in enumerate(events) if event.kind is EventKind.DISCARD]
+        if discards:
+            at = chance.choice(discards)
+            events[at] = msgspec.structs.replace(
+                events[at], kind=EventKind.DELIVER, reason="", arrived_ns=events[at].time_ns
+            )
+    return renumbered(events)
