@@ -1,7 +1,7 @@
 """Δ-causal multicast with minimal control information, in its fast form.
 
-Source: [S000:sec.4], as corrected in [S000:dec.1], [S000:dec.2].  Symbols: τ → stamp, Δ → lifetime,
-CI → entries ("this message may still be undelivered at these destinations"), DC_m[j] → waits
+Source: [S000:sec.4], as corrected in [S000:dec.1] to [S000:dec.7].  Symbols: τ → stamp,
+Δ → lifetime, CI → entries ("this message may still be undelivered at these destinations"), DC_m[j] → waits
 (what copy j of m must wait for), DLV[k] → delivered (stamp of the last message from k here).
 
 The promise [S000:def.2]: a message that arrives by its deadline, stamp + Δ, is delivered by its
@@ -72,7 +72,7 @@ class _Held:
 
 
 class JangDelta:
-    """Deliver in Δ-causal order.  [S000:sec.4.3]"""
+    """Deliver in Δ-causal order.  [S000:sec.4.5]"""
 
     def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
         members = settings.members
@@ -121,7 +121,7 @@ class JangDelta:
         raise LocalProtocolError(f"jang-delta knows no command {command!r}")
 
     def _multicast(self, payload: bytes, destinations: Destinations, now: Instant) -> Effects:
-        """[S000:sec.4.2] Extract DC, then eliminate, then piggyback CI, then record m."""
+        """[S000:sec.4.5] Extract DC, then eliminate, then piggyback CI, then record m."""
         if destinations == 0 or destinations >> self._members:
             raise self._settings.refuse_destinations(destinations)
         if now > self._now:
@@ -258,7 +258,7 @@ class JangDelta:
                 heapq.heappush(self._ready, (stamp, source, held))
 
     def _drain(self, effects: Effects) -> None:
-        """Deliver what is ready, smallest stamp first, looking again after each."""
+        """Deliver what is ready, smallest stamp first, looking again after each.  [S000:dec.4]"""
         while self._ready:
             stamp, source, held = heapq.heappop(self._ready)
             del self._held[source, stamp]
@@ -314,7 +314,7 @@ class JangDelta:
             heapq.heappush(self._expiries, (last, *key))
 
     def _discard(self, source: ProcessId, pdu: JangDeltaPdu, reason: DiscardReason) -> Effects:
-        """Drop a copy; its control information is not merged.  [S000:dec.4]"""
+        """Drop a copy; its control information is not merged.  [S000:dec.7]"""
         return [
             Indicate(
                 Discarded(

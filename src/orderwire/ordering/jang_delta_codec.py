@@ -10,7 +10,7 @@ Compact form, in this order: head (stamp, number, destinations); CI; DC; payload
 
 Ages are exact, in ticks: of the first entry of a sender and of a dependency against the message's
 own stamp, of the other entries against the entry before.  A rounded age would break the order,
-because an entry's stamp is also the identity of its message.  [S000:dec.3]
+because an entry's stamp is also the identity of its message.  [S000:dec.6]
 
 Packed form, for groups of up to 16 whose ages mostly need three bytes anyway: the same size, and
 parsed by one call of `struct` instead of byte by byte.  Ages are against the message's own stamp.
@@ -56,7 +56,7 @@ _NO_ENTRIES: Mapping[int, Entries] = MappingProxyType({})
 
 
 class JangDeltaPdu(msgspec.Struct, frozen=True, gc=False):
-    """One copy of a message.  [S000:sec.4.2]"""
+    """One copy of a message, its control information included.  [S000:sec.4.3]"""
 
     number: int
     stamp: int

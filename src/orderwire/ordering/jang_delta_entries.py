@@ -10,7 +10,7 @@ from orderwire.ordering.jang_delta_codec import Entries, Entry, JangDeltaPdu
 
 
 class KnownUndelivered:
-    """Which messages of its causal past a process cannot know to be delivered.  [S000:sec.4.1]"""
+    """Which messages of its causal past a process cannot know to be delivered.  [S000:sec.4]"""
 
     def __init__(self, me: ProcessId, *, send_empty: bool) -> None:
         self._me = me
@@ -50,6 +50,12 @@ class KnownUndelivered:
                 if mask == hit and sender == self._me:
                     empty.append(sender)
                 continue
+            if not (sender == self._me and self._own_is_empty):
+                for _, mask in group:
+                    if mask & remote:
+                        break
+                else:
+                    continue
             kept: list[Entry] = []
             for stamp, mask in group:
                 hit = mask & remote
@@ -66,7 +72,7 @@ class KnownUndelivered:
         return waits
 
     def snapshot(self) -> dict[int, Entries]:
-        """Return CI as it goes on the wire."""
+        """Return CI as it goes on the wire.  [S000:dec.5]"""
         if self._send_empty:
             return self._entries.copy()
         snapshot = {}
@@ -78,7 +84,7 @@ class KnownUndelivered:
         return snapshot
 
     def merge(self, source: ProcessId, pdu: JangDeltaPdu) -> None:
-        """[S000:sec.4.4] Take over what the sender knew, and m itself.  [S000:dec.2]
+        """[S000:sec.4.5] Take over what the sender knew, and m itself.  [S000:dec.1]
 
         Dead entries need no test here: they only ever eliminate older ones, dead as well, and the
         next send forgets them.

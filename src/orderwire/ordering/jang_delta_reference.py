@@ -1,6 +1,6 @@
 """The corrected algorithm of Jang, step by step: the twin that tests compare the fast form with.
 
-Source: [S000:sec.4], as corrected in [S000:dec.1], [S000:dec.2].  Same PDU and codec as
+Source: [S000:sec.4], as corrected in [S000:dec.1] to [S000:dec.7].  Same PDU and codec as
 `jang_delta`; sets and loops as the paper has them, every step a method of its own, so that a test
 can also show which steps are needed.
 """
@@ -64,7 +64,7 @@ class JangDeltaReference:
         return -(-self.now // self.settings.tick_ns)
 
     def next_stamp(self) -> int:
-        """[S000:dec.1] Larger than every stamp in the causal past."""
+        """[S000:dec.2] Larger than every stamp in the causal past."""
         return max(self.now // self.settings.tick_ns, self.highest + 1)
 
     def is_late(self, stamp: int) -> bool:
@@ -76,7 +76,7 @@ class JangDeltaReference:
         return self.is_late(stamp)
 
     def is_dead(self, stamp: int) -> bool:
-        """Whether no clock of the group can still find this message in time.  [S000:dec.4]"""
+        """Whether no clock of the group can still find this message in time.  [S000:dec.3]"""
         return self.lifetime is not None and stamp + self.lifetime + self.epsilon < self.tick()
 
     # Sending
@@ -219,7 +219,7 @@ class JangDeltaReference:
     def choose(
         self, ready: list[tuple[ProcessId, JangDeltaPdu, Instant]]
     ) -> tuple[ProcessId, JangDeltaPdu, Instant]:
-        """Stamp order keeps causality when a late timer makes several ready at once."""
+        """Stamp order keeps causality when a late timer makes several ready.  [S000:dec.4]"""
         return min(ready, key=lambda held: (held[1].stamp, held[0]))
 
     def is_ready(self, pdu: JangDeltaPdu) -> bool:
@@ -274,7 +274,7 @@ class JangDeltaReference:
     def record_delivered(
         self, source: ProcessId, pdu: JangDeltaPdu, theirs: ControlInformation
     ) -> None:
-        """Receive step 1, missing in the print: m itself.  [S000:dec.2]"""
+        """Receive step 1, missing in the print: m itself.  [S000:dec.1]"""
         others = set[int](members_of(pdu.destinations)) - {source}
         theirs.setdefault(source, {})[pdu.stamp] = others
 

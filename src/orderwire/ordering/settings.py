@@ -15,7 +15,7 @@ class OrderingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     epsilon_ns: int = 0
     """ε: bound on the difference of any two members' clocks."""
     tick_ns: int = us(1)
-    """Granule of stamps; shorter than the shortest gap between sends that lasts.  [S000:dec.1]"""
+    """Granule of stamps; shorter than the shortest gap between sends that lasts.  [S000:dec.2]"""
     future_guard_ns: int = ms(1_000)
     """A stamp further than ε plus this ahead of the local clock is refused."""
     waiting_messages_max: int = 65_536

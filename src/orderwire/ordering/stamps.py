@@ -2,7 +2,7 @@
 
 The paper stamps with the clock, τ := c_time; two sends in one tick, a relay without delay or a
 skewed clock then give equal or decreasing stamps along causality.  A hybrid stamp repairs that at
-no cost on the wire: max(now, largest stamp used or delivered + 1).  [S000:dec.1]
+no cost on the wire: max(now, largest stamp used or delivered + 1).  [S000:dec.2]
 """
 
 from orderwire.kernel import Destinations, Instant, ProcessId

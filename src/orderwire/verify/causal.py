@@ -11,7 +11,7 @@ from orderwire.verify.verdict import Check, Violation, conclude
 CAUSAL_ORDER = "causal-order"
 """[S000:def.2] (ii): m1 → m2, both delivered at a process: m1 is first there."""
 DELTA_CAUSAL_ORDER = "delta-causal-order"
-"""[S001:def.2]: the same, only for pairs sent within Δ of each other."""
+"""S001, definition 2: the same, only for pairs sent within Δ of each other."""
 
 
 def check_causal_order(history: History) -> Check:
