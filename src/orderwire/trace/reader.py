@@ -1,6 +1,6 @@
 """Reading and writing whole traces: a file, a folder of files, or the bytes of a topic record."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -97,30 +97,33 @@ def _read_file(path: Path) -> pa.Table:
             ) from None
         check_schema(table.schema, str(path))
     elif magic == _IPC_MAGIC:
-        table = _read_ipc(path)
+        table = read_ipc(path, check_schema)
     else:
         raise TraceError(f"{path} is neither an Arrow IPC nor a Parquet file: starts {magic!r}")
     return table.select(arrow_schema().names).cast(arrow_schema())
 
 
-def _read_ipc(path: Path) -> pa.Table:
-    source = pa.OSFile(str(path), "rb")
+def read_ipc(path: Path, check: Callable[[pa.Schema, str], None]) -> pa.Table:
+    """Return the batches of an Arrow IPC file, also of one whose writer was killed.
+
+    `check(schema, origin)` may refuse it.  Raises TraceError when it cannot be read at all.
+    """
     try:
-        reader = pa.ipc.open_file(source)
+        reader = pa.ipc.open_file(pa.OSFile(str(path), "rb"))
     except pa.ArrowInvalid:
-        return _read_headless(path)
-    check_schema(reader.schema, str(path))
+        return _read_headless(path, check)
+    check(reader.schema, str(path))
     return reader.read_all()
 
 
-def _read_headless(path: Path) -> pa.Table:
+def _read_headless(path: Path, check: Callable[[pa.Schema, str], None]) -> pa.Table:
     """Read an IPC file without its footer: behind the magic it is a stream."""
     content = pa.py_buffer(path.read_bytes())
     try:
         reader = pa.ipc.open_stream(content.slice(len(_IPC_MAGIC)))
-    except pa.ArrowInvalid as error:
-        raise TraceError(f"{path} is a damaged Arrow file: {error}") from None
-    check_schema(reader.schema, str(path))
+    except (pa.ArrowInvalid, OSError) as error:
+        raise TraceError(f"{path} is no readable Arrow file: {error}") from None
+    check(reader.schema, str(path))
     batches = []
     while True:
         try:
@@ -129,4 +132,4 @@ def _read_headless(path: Path) -> pa.Table:
             break
         except (pa.ArrowInvalid, OSError):
             break  # the last batch was torn off; everything before it is whole
-    return pa.Table.from_batches(batches, arrow_schema())
+    return pa.Table.from_batches(batches, reader.schema)

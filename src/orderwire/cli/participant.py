@@ -1,0 +1,160 @@
+"""`orderwire participant`: join a group from the shell."""
+
+import asyncio
+import base64
+import sys
+import threading
+from typing import Any
+
+import click
+import msgspec
+
+from orderwire.cli.joining import (
+    first_of,
+    make_order,
+    make_participant,
+    member_options,
+    order_options,
+    run_until_stopped,
+)
+from orderwire.cli.output import EXIT_GOOD, emit, emit_json, progress
+from orderwire.participant import Participant, Sample, Topic, Writer
+
+LINES_WAITING_MAX = 1_000
+"""Lines read from standard input and not written yet."""
+
+
+def sample_json(sample: Sample) -> dict[str, Any]:
+    """Return a sample as a JSON object; data that are no text are in base64."""
+    fields: dict[str, Any] = {
+        "topic": sample.topic,
+        "source": sample.source,
+        "number": sample.number,
+        "stamp_ns": sample.stamp,
+        "delay_ms": round(sample.delay_ms, 3),
+        "held_ms": round(sample.held_ms, 3),
+        "dropped_before": sample.dropped_before,
+    }
+    try:
+        return fields | {"data": sample.data.decode()}
+    except UnicodeDecodeError:
+        return fields | {"data_base64": base64.b64encode(sample.data).decode()}
+
+
+def stdin_lines(loop: asyncio.AbstractEventLoop) -> "asyncio.Queue[bytes | None]":
+    """Return a bounded queue of the lines of standard input, None at its end.
+
+    A thread that nobody waits for reads it: a terminal that sends nothing must not delay the end.
+    """
+    lines: asyncio.Queue[bytes | None] = asyncio.Queue(LINES_WAITING_MAX)
+
+    def read() -> None:
+        try:
+            for line in sys.stdin.buffer:
+                asyncio.run_coroutine_threadsafe(lines.put(line.rstrip(b"\r\n")), loop).result()
+            asyncio.run_coroutine_threadsafe(lines.put(None), loop).result()
+        except RuntimeError:
+            pass  # the loop has ended before the input
+
+    threading.Thread(target=read, name="stdin", daemon=True).start()
+    return lines
+
+
+async def write_lines(writer: Writer, wait_readers: int) -> None:
+    """Write standard input, a message a line."""
+    if wait_readers:
+        await writer.wait_matched(wait_readers)
+    lines = stdin_lines(asyncio.get_running_loop())
+    while (line := await lines.get()) is not None:
+        if writer.write(line) is None:
+            progress(f"nobody reads {writer.topic.name}: {line[:60]!r} was not sent")
+        await writer.drain()
+    await writer.flush(timeout_s=30)
+
+
+@click.command(
+    epilog="Example: echo hello | orderwire participant --me ana --member ana=127.0.0.1:7401"
+    " --member ben=127.0.0.1:7402 --write chat/room --wait-readers 1"
+)
+@member_options
+@order_options("delta-causal")
+@click.option("--read", "patterns", multiple=True, metavar="PATTERN", help="Read these topics.")
+@click.option("--write", "topic", metavar="TOPIC", help="Write each line of standard input.")
+@click.option("--wait-readers", default=0, help="Write once the topic has so many readers.")
+@click.option("--own", is_flag=True, help="Read what we write, too.")
+@click.option("--count", type=click.IntRange(min=1), help="End after so many samples.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON object a line.")
+def command(
+    me: str,
+    members: tuple[str, ...],
+    insecure: bool,
+    trace_path: str | None,
+    run: str,
+    order_name: str,
+    lifetime_ms: float | None,
+    domain: str,
+    patterns: tuple[str, ...],
+    topic: str | None,
+    wait_readers: int,
+    own: bool,
+    count: int | None,
+    as_json: bool,
+) -> None:
+    """Join a group: print what is read, write the lines of standard input.
+
+    Ends when standard input does, or when --count samples were read; with --read alone on Ctrl-C.
+    With --json each sample is one line, and the last line is {"counters": …}.
+    """
+    if not patterns and topic is None:
+        raise click.UsageError("nothing to do: give --read PATTERN, --write TOPIC or both")
+    if topic is None and wait_readers:
+        raise click.UsageError("--wait-readers has no effect without --write")
+
+    async def work(stop: asyncio.Event) -> int:
+        order = make_order(order_name, lifetime_ms, domain)
+        async with make_participant(me, members, insecure, trace_path, run) as participant:
+            left = count
+
+            def on_sample(sample: Sample) -> None:
+                nonlocal left
+                if left == 0:
+                    return
+                if as_json:
+                    emit_json(sample_json(sample))
+                else:
+                    text = sample.data.decode(errors="replace")
+                    emit(f"{sample.topic} {sample.source} +{sample.delay_ms:.1f} ms: {text}")
+                if left is not None:
+                    left -= 1
+                    if left == 0:
+                        stop.set()
+
+            for pattern in patterns:
+                participant.reader(pattern, order=order, callback=on_sample, own=own)
+            await _serve(participant, topic, order, wait_readers, count, stop)
+            counters = participant.counters
+        if as_json:
+            emit_json({"counters": counters})
+        else:
+            told = {name: n for name, n in msgspec.structs.asdict(counters).items() if n}
+            progress("  ".join(f"{name} {n}" for name, n in told.items()))
+        return EXIT_GOOD
+
+    run_until_stopped(work)
+
+
+async def _serve(
+    participant: Participant,
+    topic: str | None,
+    order: Any,
+    wait_readers: int,
+    count: int | None,
+    stop: asyncio.Event,
+) -> None:
+    if topic is None:
+        await stop.wait()
+        return
+    writing = write_lines(participant.writer(Topic(topic, order)), wait_readers)
+    await first_of(writing, stop.wait())
+    if count is not None:
+        await stop.wait()

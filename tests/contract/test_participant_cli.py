@@ -1,0 +1,141 @@
+"""`orderwire participant`, `record` and `replay` as processes that talk to each other."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from loopback import free_members
+
+from orderwire import DeltaCausal
+from orderwire.cli.main import main
+from orderwire.participant.recording import Recording, RecordingError
+
+pytestmark = [pytest.mark.network, pytest.mark.timeout(120)]
+
+
+MAIN = "from orderwire.cli.main import main; main()"
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start `orderwire COMMAND OPTIONS…`; whatever still runs after the test is killed."""
+    with ExitStack() as stack:
+
+        def run(*options: str, stdin: int = subprocess.DEVNULL) -> "subprocess.Popen[str]":
+            process = subprocess.Popen(
+                [sys.executable, "-c", MAIN, *options],
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        yield run
+
+
+def ended(process: "subprocess.Popen[str]", stdin: str | None = None) -> list[Any]:
+    """Return the JSON lines of a process that ended well."""
+    out, err = process.communicate(stdin, timeout=60)
+    assert process.returncode == 0, err
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def test_what_was_recorded_can_be_written_again(tmp_path: Path, start: Start) -> None:
+    file = str(tmp_path / "talk.arrow")
+    members = [f"--member={n}={a}" for n, a in free_members("ana", "ben").items()]
+    recording = start("record", file, "--me=ben", *members, "--count=4", "--json")
+    writing = start(
+        *("participant", "--me=ana", *members, "--write=chat/room", "--wait-readers=1", "--json"),
+        stdin=subprocess.PIPE,
+    )
+    [written] = ended(writing, "one\nzwei ü\n\nfour")
+    [summary] = ended(recording)
+    assert written["counters"]["written"] == 4
+    assert (summary["samples"], summary["data_bytes"], summary["dropped"]) == (4, 14, 0)
+
+    kept = Recording(file)
+    assert kept.order == DeltaCausal(lifetime_ms=250)
+    rows = kept.table.to_pylist()
+    assert [row["data"] for row in rows] == [b"one", "zwei ü".encode(), b"", b"four"]
+    assert {(row["topic"], row["source"]) for row in rows} == {("chat/room", "ana")}
+    assert all(row["stamp_ns"] <= row["arrived_ns"] <= row["delivered_ns"] for row in rows)
+
+    members = [f"--member={n}={a}" for n, a in free_members("carl", "dora").items()]
+    reading = start("participant", "--me=dora", *members, "--read=**", "--count=4", "--json")
+    again = start("replay", file, "--me=carl", *members, "--speed=100", "--json")
+    [summary] = ended(again)
+    *samples, counters = ended(reading)
+    assert summary["counters"]["written"] == 4
+    assert [sample["data"] for sample in samples] == ["one", "zwei ü", "", "four"]
+    assert [sample["number"] for sample in samples] == [0, 1, 2, 3]
+    assert counters["counters"]["delivered"] == 4
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_cleanly(number: signal.Signals, start: Start) -> None:
+    process = start(
+        *("participant", "--me=a", "--member=a=127.0.0.1:0", "--read=**", "--write=t", "--own"),
+        stdin=subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("hello\n")
+    process.stdin.flush()
+    assert process.stdout.readline().startswith("t a +")
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert "written 1" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("participant --me a --member a=127.0.0.1:0", "nothing to do: give --read"),
+        ("participant --me a --member a --read x", "write NAME=HOST:PORT"),
+        ("participant --me b --member a=127.0.0.1:0 --read x", "'b' is no member; members are a"),
+        ("participant --me a --member a=0.0.0.0:0 --read x", "insecure=True"),
+        ("participant --me a --member a=127.0.0.1:0 --read x//y", "has an empty level"),
+        ("participant --me a --member a=127.0.0.1:0 --read x --lifetime-ms -1", "above 0"),
+        ("participant --me a --member a=127.0.0.1:0 --read x --wait-readers 1", "no effect"),
+        ("record x.csv --me a --member a=127.0.0.1:0", "end 'x.csv' with .arrow"),
+        ("replay pyproject.toml --me a --member a=127.0.0.1:0", "no readable Arrow file"),
+        ("replay pyproject.toml --me a --member a=127.0.0.1:0 --speed -1", "is negative"),
+        ("replay pyproject.toml --me a --member a=127.0.0.1:0 --domain x", "without --order"),
+    ],
+)
+def test_wrong_use_is_status_2_and_says_why(
+    arguments: str, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+    result = CliRunner().invoke(main, arguments.split())
+    assert result.exit_code == 2, result.output
+    assert sentence in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("command", ["participant", "record", "replay"])
+def test_help_shows_an_example(command: str) -> None:
+    result = CliRunner().invoke(main, [command, "--help"])
+    assert result.exit_code == 0
+    assert "Example:" in result.output
+    assert "--json" in result.output
+
+
+def test_a_trace_is_no_recording(tmp_path: Path) -> None:
+    from orderwire.trace import write_trace
+
+    write_trace(tmp_path / "trace.arrow", [])
+    with pytest.raises(RecordingError, match="is no recording of version 1: it has no version"):
+        Recording(tmp_path / "trace.arrow")
