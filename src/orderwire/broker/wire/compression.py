@@ -13,13 +13,15 @@ import cramjam
 from orderwire.broker.wire.parts import Buffer
 from orderwire.kernel.errors import RemoteProtocolError
 
-UNPACKED_BYTES_MAX = 256 << 20
+UNPACKED_BYTES_MAX = 128 << 20
 """No batch unpacks to more: what would is refused before it fills the memory."""
 
 _XERIAL = b"\x82SNAPPY\x00" + b"\x00\x00\x00\x01" * 2
 _XERIAL_MAGIC = _XERIAL[:8]
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _LENGTH = Struct(">I")
+_OUTPUT_FULL = "write whole buffer"
+"""How cramjam says that the output, and not the input, is at fault."""
 
 
 class Compression(enum.IntEnum):
@@ -78,14 +80,12 @@ def _bounded(unpack: Callable[[Buffer, bytearray], int], data: Buffer) -> bytes:
         output = bytearray(room)
         try:
             size = unpack(data, output)
-        except cramjam.DecompressionError:
-            if room == UNPACKED_BYTES_MAX:
+        except cramjam.DecompressionError as error:
+            if _OUTPUT_FULL not in str(error) or room == UNPACKED_BYTES_MAX:
                 raise
             room *= 8
-            continue
-        if size < room or room == UNPACKED_BYTES_MAX:
+        else:
             return bytes(memoryview(output)[:size])
-        room *= 8
 
 
 def _snappy_frames(data: bytes) -> bytes:
