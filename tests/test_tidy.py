@@ -12,7 +12,7 @@ RUNTIMES = {"aio", "cli", "participant", "pipeline", "report"}
 BANNED_CALLS = {"hash", "id", "uuid4", "urandom"}
 BANNED_MODULES = {"random": {"Random"}, "time": set(), "secrets": set(), "uuid": {"UUID"}}
 """Module → names that may be used from it all the same."""
-MODULE_LINES_MAX = 500
+MODULE_LINES_MAX = 600
 MODULES = sorted(path for path in SOURCE.rglob("*.py") if "generated" not in path.parts)
 
 

@@ -1,6 +1,7 @@
 """The figures of a run, each from a small tidy table."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -8,25 +9,30 @@ from numpy.typing import NDArray
 
 from orderwire.report.style import ALARM, CONTROL, GREY, INK, ORDERED, SERIES, styled
 
+
+class Histogram(NamedTuple):
+    """How many deliveries took up to so long; both arrays have shape (buckets,), ascending."""
+
+    upper_ms: NDArray[np.float64]
+    counts: NDArray[np.int64]
+
+
 _OUTCOMES = (("delivered", ORDERED), ("late", CONTROL), ("lost", ALARM))
 
 
-def delay_figure(delays_ms: Mapping[str, NDArray[np.float64]], lifetime_ms: float | None) -> Figure:
+def delay_figure(groups: Mapping[str, Histogram], lifetime_ms: float | None) -> Figure:
     """Draw the distribution of the delay from send to delivery, one curve a group, and Δ."""
     with styled():
         figure = Figure(figsize=(9.5, 3.2))
         axes = figure.add_subplot()
-        for (name, values), colour in zip(
-            delays_ms.items(), (ORDERED, CONTROL, *SERIES[2:]), strict=False
-        ):
-            if not len(values):
+        colours = (ORDERED, CONTROL, *SERIES[2:])
+        for (name, delays), colour in zip(groups.items(), colours, strict=False):
+            if not len(delays.counts):
                 continue
-            ranked = np.sort(values)
-            share = np.arange(1, len(ranked) + 1) / len(ranked)
-            keep = np.unique(np.linspace(0, len(ranked) - 1, 2_000).astype(np.int64))
-            axes.plot(ranked[keep], share[keep], color=colour, lw=1.8, label=name)
+            share = np.cumsum(delays.counts) / delays.counts.sum()
+            axes.plot(delays.upper_ms, share, color=colour, lw=1.8, label=name)
             for quantile in (0.5, 0.99):
-                at = float(np.quantile(ranked, quantile))
+                at = float(delays.upper_ms[np.searchsorted(share, quantile)])
                 axes.plot(at, quantile, "o", color=colour, ms=4)
                 axes.annotate(
                     f"{at:.0f} ms",
@@ -39,7 +45,11 @@ def delay_figure(delays_ms: Mapping[str, NDArray[np.float64]], lifetime_ms: floa
         if lifetime_ms is not None:
             axes.axvline(lifetime_ms, color=ALARM, lw=1, ls=(0, (4, 3)))
             axes.annotate(
-                "Δ", (lifetime_ms, 0.04), xytext=(4, 0), color=ALARM, textcoords="offset points"
+                "Δ",
+                (lifetime_ms, 0.04),
+                xytext=(4, 0),
+                color=ALARM,
+                textcoords="offset points",
             )
         axes.set(
             xlabel="delay from send to delivery, ms",
@@ -48,7 +58,8 @@ def delay_figure(delays_ms: Mapping[str, NDArray[np.float64]], lifetime_ms: floa
             title="How long a message takes",
         )
         axes.set_xlim(left=0)
-        axes.legend(loc="lower right")
+        if axes.lines:
+            axes.legend(loc="lower right")
     return figure
 
 

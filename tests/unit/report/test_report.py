@@ -5,7 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orderwire.report.figures import control_bytes_figure, delay_figure, member_share_figure
+from orderwire.report.figures import (
+    Histogram,
+    control_bytes_figure,
+    delay_figure,
+    member_share_figure,
+)
 from orderwire.report.html import Section, Table, Verdict, write_report
 from orderwire.report.space_time import Inversion, MessageKey, causal_chain, space_time_figure
 from orderwire.report.style import save
@@ -68,7 +73,13 @@ def test_diagram_refuses_a_message_that_was_never_sent() -> None:
 
 
 def test_report_is_one_file_with_every_part(tmp_path: Path) -> None:
-    delays = delay_figure({"ordered": np.array([1.0, 2.0, 90.0]), "none": np.array([])}, 250)
+    delays = delay_figure(
+        {
+            "ordered": Histogram(np.array([1.0, 2.0, 90.0]), np.array([3, 5, 1])),
+            "none": Histogram(np.array([]), np.array([], dtype=np.int64)),
+        },
+        250,
+    )
     control = control_bytes_figure(np.array([0.0, 1.0]), np.array([9.0, 11.0]), {"matrix": 144})
     share = member_share_figure(
         ["a", "b"], {"delivered": [9, 8], "late": [0, 1], "lost": [1, 0]}, "x"
