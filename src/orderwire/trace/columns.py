@@ -5,7 +5,8 @@ happens once a batch, on whole columns.
 """
 
 import struct
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +37,6 @@ _ROW_BYTES: Final = _ROW.size
 _KIND_CODES: Final = {kind: code for code, kind in enumerate(EventKind)}
 _SEND: Final = _KIND_CODES[EventKind.SEND]
 _DELIVER: Final = _KIND_CODES[EventKind.DELIVER]
-_KINDS: Final = pa.array([kind.value for kind in EventKind], pa.string())
 _PLAIN: Final = (
     *("time_ns", "number", "stamp_ns", "arrived_ns"),
     *("source", "control_bytes", "payload_bytes"),
@@ -44,6 +44,26 @@ _PLAIN: Final = (
 _VECTOR: Final = pa.list_(pa.int64())
 _REASONS_MAX: Final = 256
 """Reasons are a short, closed list; more than this is a programming error."""
+
+
+def _numbers(values: npt.NDArray[Any]) -> pa.Array:
+    """Return contiguous numbers as an Arrow array on the same memory.
+
+    `pa.array` would do, but imports pandas, which costs a participant a second and 60 MiB.
+    """
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
+def _texts(values: Sequence[bytes], kind: pa.DataType) -> pa.Array:
+    """Return strings or byte strings as an Arrow array."""
+    offsets = np.zeros(len(values) + 1, np.int32)
+    np.cumsum([len(value) for value in values], out=offsets[1:])
+    content = pa.py_buffer(b"".join(values))
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(offsets), content])
+
+
+_KINDS: Final = _texts([kind.value.encode() for kind in EventKind], pa.string())
 
 
 def mask_bytes(mask: int) -> bytes:
@@ -72,10 +92,10 @@ class EventColumns:
         self._clocks: dict[int, int] = {}
         """Own clock of the events whose time is another one."""
         # Columns that mostly hold one value are made once.
-        self._run_ids = pa.array([run_id] * rows, pa.string())
-        self._processes = pa.array(np.full(rows, process, np.int32))
-        self._no_texts = pa.array([""] * rows, pa.string())
-        self._no_sets = pa.array([b""] * rows, pa.binary())
+        self._run_ids = _texts([run_id.encode()] * rows, pa.string())
+        self._processes = _numbers(np.full(rows, process, np.int32))
+        self._no_texts = _texts([b""] * rows, pa.string())
+        self._no_sets = _texts([b""] * rows, pa.binary())
         self._no_vectors = pa.nulls(rows, _VECTOR)
 
     @property
@@ -184,11 +204,11 @@ class EventColumns:
         """Return all events as one batch of the trace's schema, and start anew."""
         count = self.waiting
         rows = self._view[:count]
-        columns: dict[str, pa.Array] = {name: pa.array(rows[name].copy()) for name in _PLAIN}
+        columns: dict[str, pa.Array] = {name: _numbers(rows[name].copy()) for name in _PLAIN}
         columns["run_id"] = self._run_ids.slice(0, count)
         columns["process"] = self._processes.slice(0, count)
-        columns["position"] = pa.array(np.arange(first_position, first_position + count))
-        columns["kind"] = _KINDS.take(pa.array(rows["kind"].astype(np.int8)))
+        columns["position"] = _numbers(np.arange(first_position, first_position + count))
+        columns["kind"] = _KINDS.take(_numbers(rows["kind"].astype(np.int8)))
         columns["clock_ns"] = self._clock_column(columns["time_ns"])
         columns["destinations"] = self._set_column(rows)
         columns["reason"] = self._reason_column(rows)
@@ -208,24 +228,24 @@ class EventColumns:
             return times
         clocks = times.to_numpy(zero_copy_only=False).copy()
         clocks[list(self._clocks)] = list(self._clocks.values())
-        return pa.array(clocks)
+        return _numbers(clocks)
 
     def _set_column(self, rows: npt.NDArray[np.void]) -> pa.Array:
         if len(self._mask_codes) == 1:
             return self._no_sets.slice(0, len(rows))
-        sets = pa.array([mask_bytes(mask) for mask in self._mask_codes], pa.binary())
-        return sets.take(pa.array(rows["destinations"].copy()))
+        sets = _texts([mask_bytes(mask) for mask in self._mask_codes], pa.binary())
+        return sets.take(_numbers(rows["destinations"].copy()))
 
     def _reason_column(self, rows: npt.NDArray[np.void]) -> pa.Array:
         if len(self._reason_codes) == 1:
             return self._no_texts.slice(0, len(rows))
-        reasons = pa.array(list(self._reason_codes), pa.string())
-        return reasons.take(pa.array(rows["reason"].astype(np.int16)))
+        reasons = _texts([reason.encode() for reason in self._reason_codes], pa.string())
+        return reasons.take(_numbers(rows["reason"].astype(np.int16)))
 
     def _detail_column(self, count: int) -> pa.Array:
         if not self._details:
             return self._no_texts.slice(0, count)
-        return pa.array([self._details.get(row, "") for row in range(count)], pa.string())
+        return _texts([self._details.get(row, "").encode() for row in range(count)], pa.string())
 
     def _vector_column(self, count: int) -> pa.Array:
         if not self._vector_clocks:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from orderwire.trace.events import Event, EventKind
 from orderwire.trace.schema import (
@@ -88,6 +87,8 @@ def _read_file(path: Path) -> pa.Table:
     with path.open("rb") as file:
         magic = file.read(8)
     if magic[:4] == _PARQUET_MAGIC:
+        import pyarrow.parquet as pq  # not before it is needed: it is slow to import
+
         try:
             table = pq.read_table(path, partitioning=None)
         except pa.ArrowInvalid as error:

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Protocol, Self
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from orderwire.trace.schema import TraceError, arrow_schema, sort_trace
 
@@ -104,6 +103,8 @@ class ParquetFileSink(_Closing):
 
     def __init__(self, path: Path | str, *, row_group_events: int = ROW_GROUP_EVENTS) -> None:
         assert row_group_events > 0
+        import pyarrow.parquet as pq  # not before it is needed: it is slow to import
+
         self.path = Path(path)
         self._row_group_events = row_group_events
         self._waiting: list[pa.RecordBatch] = []
