@@ -71,6 +71,11 @@ class Ingested(msgspec.Struct, frozen=True):
     dests: int
 
 
+def landed_messages(spark: SparkSession, lake: Lake, topic: str) -> DataFrame:
+    """The messages of a topic that are in the lake, as rows of `raw_messages`."""
+    return lake.read(spark, "raw_messages").where(F.col("topic") == topic)
+
+
 def raw_rows(messages: DataFrame) -> DataFrame:
     """Messages of a topic as rows of `raw_messages`."""
     return messages.select(
