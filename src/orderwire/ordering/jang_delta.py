@@ -1,8 +1,9 @@
 """Δ-causal multicast with minimal control information, in its fast form.
 
 Source: [S000:sec.4], as corrected in [S000:dec.1] to [S000:dec.7].  Symbols: τ → stamp,
-Δ → lifetime, CI → entries ("this message may still be undelivered at these destinations"), DC_m[j] → waits
-(what copy j of m must wait for), DLV[k] → delivered (stamp of the last message from k here).
+Δ → lifetime, CI → entries ("this message may still be undelivered at these destinations"),
+DC_m[j] → waits (what copy j of m must wait for), DLV[k] → delivered (stamp of the last message
+from k here).
 
 The promise [S000:def.2]: a message that arrives by its deadline, stamp + Δ, is delivered by its
 deadline, every other one is discarded; of two delivered messages with a common destination, the
