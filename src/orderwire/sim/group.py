@@ -5,6 +5,7 @@ discarded, lost or meant for a process that crashed.  What is wrong by itself, w
 mind, is noted here as a `Finding`; whether the order was kept is for the oracles of `verify`.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -73,6 +74,7 @@ class OrderingGroup:
         settings: OrderingSettings,
         clock_of: Callable[[ProcessId], int],
         *,
+        timer_slack_ns: int,
         trace_receives: bool,
         on_delivered: Callable[[ProcessId, Delivered], None],
     ) -> None:
@@ -92,6 +94,7 @@ class OrderingGroup:
         self._settings = settings
         self._clock_of = clock_of
         self._on_delivered = on_delivered
+        self._timer_slack_ns = timer_slack_ns
         self._positions = [0] * members
         self._running = 0
         self._vectors = [[0] * members for _ in range(members)]
@@ -99,6 +102,8 @@ class OrderingGroup:
         self._link_numbers: dict[tuple[int, int, int], list[int]] = {}
         """Source, its incarnation, destination → numbers of the copies sent, in order."""
         self._lost_copies: list[tuple[int, int, int, int]] = []
+        self._untold: Counter[tuple[int, int]] = Counter()
+        """Destination, source → copies lost of which the link has not told the destination."""
         self._delivered: list[set[tuple[int, int]]] = [set() for _ in range(members)]
         """What each process's present incarnation has delivered."""
         self.received = self._note_received if trace_receives else None
@@ -126,6 +131,7 @@ class OrderingGroup:
                 lifetime_ns=settings.lifetime_ns,
                 epsilon_ns=settings.epsilon_ns,
                 clock="shared",
+                timer_slack_ns=self._timer_slack_ns,
             )
         ).decode()
         self._event(me, EventKind.START, detail=detail)
@@ -149,6 +155,7 @@ class OrderingGroup:
 
     def copy_lost(self, source: int, to: int, incarnation: int, copy: int) -> None:
         """Remember a lost copy; which message it was is known when its send is indicated."""
+        self._untold[to, source] += 1
         self._lost_copies.append((source, to, incarnation, copy))
 
     def loss_report(self, source: ProcessId, copy: int) -> Lost:
@@ -157,10 +164,17 @@ class OrderingGroup:
 
     def note_loss_told(self, me: ProcessId, source: ProcessId) -> None:
         """Write down that the link told this process of a lost copy."""
+        self._untold[me, source] -= 1
         self._event(me, EventKind.LOST, source=source, number=1)
 
     def finish(self) -> None:
-        """End every running process's trace and close the books."""
+        """End every running process's trace and close the books.
+
+        What the links never told is told to the trace now: an audit accounts for every copy.
+        """
+        for (to, source), count in sorted(self._untold.items()):
+            if count and self._running >> to & 1:
+                self._event(ProcessId(to), EventKind.LOST, source=source, number=count)
         for process in members_of(self._running):
             self._event(process, EventKind.END)
         for source, to, incarnation, copy in self._lost_copies:

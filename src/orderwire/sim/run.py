@@ -123,6 +123,7 @@ class _Simulation:
             self._algorithm,
             scenario.settings,
             self._read_clock,
+            timer_slack_ns=self._timer_slack_ns(),
             trace_receives=scenario.trace_receives,
             on_delivered=self._delivered,
         )
