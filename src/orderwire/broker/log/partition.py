@@ -30,7 +30,7 @@ from orderwire.broker.log.sealed import seal
 from orderwire.broker.log.segment import DELETED, INDEX, LOG, PRODUCERS, Segment, segment_name
 from orderwire.broker.log.storage import LogFile, Storage, StorageError
 from orderwire.broker.log.syncing import SyncJob
-from orderwire.broker.log.times import find_time
+from orderwire.broker.log.times import find_time, newest_from
 from orderwire.broker.wire.batch import place
 from orderwire.broker.wire.parts import Buffer, Part
 from orderwire.kernel.errors import LocalProtocolError
@@ -165,7 +165,15 @@ class PartitionLog:
 
     def newest_record(self) -> TimedOffset | None:
         """The record with the largest timestamp (the first of them); None when there is none."""
-        newest = max((segment.newest_ms for segment in self._segments), default=-1)
+        self._check_usable()
+        interval = self.config.index_interval_bytes
+        newest = -1
+        for segment in self._segments:
+            if segment.base_offset >= self.start_offset:
+                newest = max(newest, segment.newest_ms)
+            else:
+                index = segment.index(self.epochs, interval)
+                newest = max(newest, newest_from(segment, index, self.epochs, self.start_offset))
         return self.offset_for_time(newest) if newest >= 0 else None
 
     def epoch_end(self, epoch: int) -> tuple[int, int]:
@@ -330,4 +338,4 @@ class PartitionLog:
             gone = self._segments.pop(0)
             self._unsynced = [file for file in self._unsynced if file is not gone.file]
             del self._bases[0]
-        self.epochs.forget(offset)
+        self.epochs.forget(self._bases[0])

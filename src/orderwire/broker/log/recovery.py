@@ -76,6 +76,10 @@ def open_segments(storage: Storage, config: LogConfig, now_ms: int) -> Opened:
     bases = sorted(int(name[: -len(LOG)]) for name in names if name.endswith(LOG))
     start_file = unseal(storage.read_file(START), StartFile)
     start = start_file.start_offset if start_file is not None else 0
+    # Segments that retention let go may be back: a rename is not durable at once.
+    gone = max((number for number, base in enumerate(bases) if base <= start), default=0)
+    _drop(storage, bases[:gone])
+    bases = bases[gone:]
     clean = unseal(storage.read_file(CLEAN), CleanStop)
     opened = None
     if clean is not None:
@@ -91,7 +95,7 @@ def open_segments(storage: Storage, config: LogConfig, now_ms: int) -> Opened:
         _drop(storage, [segment.base_offset for segment in opened.segments])
         opened.segments = [new_segment(storage, opened.start_offset, now_ms)]
         storage.sync_directory()
-    opened.epochs.forget(opened.start_offset)
+    opened.epochs.forget(opened.segments[0].base_offset)
     _remove_strays(storage, opened)
     return opened
 

@@ -155,6 +155,7 @@ class Segment:
             header.magic != MAGIC
             or header.batch_length < HEADER_BYTES - LENGTH_OVERHEAD
             or header.last_offset_delta < 0
+            or header.last_offset >= self.next_offset
             or position + header.size_bytes > self.size
         ):
             raise LogDamaged(

@@ -27,6 +27,29 @@ def find_time(
     return None
 
 
+def newest_from(
+    segment: Segment, index: SparseIndex, epochs: EpochHistory, start_offset: int
+) -> int:
+    """The largest time of a segment's records from this offset on; −1 when there is none."""
+    newest = -1
+    if start_offset >= segment.next_offset:
+        return newest
+    position, header = segment.find(start_offset, index.before_offset(start_offset), epochs)
+    if header.base_offset < start_offset:
+        data = segment.file.read(position, header.size_bytes)
+        try:
+            newest = max(r.timestamp for r in records_of_batch(data) if r.offset >= start_offset)
+        except RemoteProtocolError:
+            newest = header.max_timestamp
+    else:
+        newest = header.max_timestamp
+    while header.last_offset + 1 < segment.next_offset:
+        position += header.size_bytes
+        header = segment.header_at(position, header.last_offset + 1, epochs)
+        newest = max(newest, header.max_timestamp)
+    return newest
+
+
 def _in_batch(
     segment: Segment, position: int, header: BatchHeader, timestamp: int, start_offset: int
 ) -> TimedOffset | None:
