@@ -5,7 +5,7 @@ discarded, lost or meant for a process that crashed.  What is wrong by itself, w
 mind, is noted here as a `Finding`; whether the order was kept is for the oracles of `verify`.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Any
 
@@ -86,8 +86,8 @@ class OrderingGroup:
         self.messages: dict[tuple[int, int], Message] = {}
         self.quiet_until: list[Instant] = [Instant(0)] * members
         """By each process's own clock: a restarted one must not send before."""
-        self.submitted: bytes = b""
-        """Payload of the multicast that is being submitted."""
+        self.submitted: list[deque[bytes]] = [deque() for _ in range(members)]
+        """Payloads of each process's multicasts that have not been indicated as sent."""
         self._world = world
         self._run_id = run_id
         self._algorithm = algorithm
@@ -150,6 +150,7 @@ class OrderingGroup:
     def crashed(self, me: ProcessId) -> None:
         """Write off every copy that this process has not settled."""
         self._running &= ~(1 << me)
+        self.submitted[me].clear()
         for message in self.messages.values():
             message.down |= 1 << me & message.destinations & ~message.settled
 
@@ -195,7 +196,7 @@ class OrderingGroup:
             sent.number,
             sent.stamp,
             sent.destinations,
-            self.submitted,
+            self.submitted[me].popleft(),
             self._world.now_ns,
             evidence,
             down=sent.destinations & ~self._running,
@@ -217,7 +218,7 @@ class OrderingGroup:
             stamp_ns=sent.stamp,
             destinations=destinations.to_bytes((destinations.bit_length() + 7) // 8, "little"),
             control_bytes=sent.control_bytes,
-            payload_bytes=len(self.submitted),
+            payload_bytes=len(message.payload),
             vector_clock=evidence,
         )
 

@@ -82,6 +82,8 @@ class Computation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Every call of the core."""
     operation_ns: int = 0
     """Every operation that a `Counted` core counts."""
+    lag_max_ns: int = 20_000_000
+    """An input's effects may come this much later than the input; beyond, a promise is broken."""
 
 
 class Host:

@@ -196,6 +196,7 @@ class _Simulation:
             longest
             + scenario.clocks.timer_granularity_ns
             + settings.epsilon_ns
+            + self._lag_ns()
             + scenario.liveness.bound_ns
         )
         # Nothing sent before may still be alive, nor its sender be quiet.
@@ -249,7 +250,13 @@ class _Simulation:
         """How late a timer may be by the clock that set it."""
         clocks_ = self._scenario.clocks
         # A drifting clock may step over the very nanosecond that a timer was set to.
-        return clocks_.timer_granularity_ns - 1 + (2 if clocks_.drift_ppm_max else 0)
+        drift_ns = 2 if clocks_.drift_ppm_max else 0
+        return clocks_.timer_granularity_ns - 1 + drift_ns + self._lag_ns()
+
+    def _lag_ns(self) -> int:
+        """How much later than its cause an effect may come, by the cost of computation."""
+        computation = self._scenario.computation
+        return 0 if computation is None else computation.lag_max_ns
 
     def _host(self, me: ProcessId, record: Callable[[ProcessId, Input], None] | None) -> Host:
         scenario = self._scenario
@@ -288,7 +295,7 @@ class _Simulation:
         host = self._hosts[me]
         if not host.running or host.now() < self._group.quiet_until[me]:
             return False
-        self._group.submitted = command.payload
+        self._group.submitted[me].append(command.payload)
         host.submit(command)
         return True
 

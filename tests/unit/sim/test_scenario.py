@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from orderwire.kernel import ms
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.sim.delays import Constant, Exponential
+from orderwire.sim.host import Computation
 from orderwire.sim.network import NetworkSettings
 from orderwire.sim.run import simulate
 from orderwire.sim.scenario import (
@@ -136,6 +137,29 @@ def test_named_scenarios_keep_their_promise(name: str) -> None:
     small = replace(scenario, workload=replace(scenario.workload, messages=30, answers_max=10))
     run = simulate(small, 2)
     assert run.verdict is Verdict.VALID, run.replay_line
+
+
+def test_computation_delays_deliveries_and_keeps_the_promise() -> None:
+    """Every copy takes 10 ms, and 1 ms of computation at its end, or more in a queue."""
+    scenario = replace(
+        SCENARIOS["funnel"],
+        workload=Workload(messages=80, gap_mean_ns=ms(30)),
+        network=NetworkSettings(delay=Constant(delay_ns=ms(10))),
+        computation=Computation(input_ns=ms(1)),
+        liveness=Liveness(rounds=0),
+    )
+    run = simulate(scenario, 1)
+    assert run.verdict is Verdict.VALID, run.judgement.why()
+    sent = {(e.source, e.number): e.time_ns for e in run.events if e.kind is EventKind.SEND}
+    delays = [
+        event.time_ns - sent[event.source, event.number]
+        for event in run.events
+        if event.kind is EventKind.DELIVER
+    ]
+    assert min(delays) == ms(11)
+    assert max(delays) > ms(11)
+    hasty = replace(scenario, computation=Computation(input_ns=ms(60), lag_max_ns=0))
+    assert "after its deadline" in simulate(hasty, 1).judgement.why()
 
 
 def test_a_run_without_messages_is_not_called_valid() -> None:
