@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from orderwire.pipeline.lake import Lake
+from orderwire.pipeline.lake import Lake, spark_schema
 from orderwire.pipeline.trace_records import decode_trace_records, destination_rows
 from orderwire.trace.schema import KEY_COLUMNS
 
@@ -89,18 +89,22 @@ def raw_rows(messages: DataFrame) -> DataFrame:
     )
 
 
-def event_rows(lake: Lake, messages: DataFrame) -> DataFrame:
-    """Records of a trace topic as rows of `events`, each key once."""
-    ddl = lake.spark_schema("events")
+def decoded_events(messages: DataFrame) -> DataFrame:
+    """Records of a trace topic as rows of `events`, as often as they were written."""
     records = messages.select("topic", "partition", "offset", "value")
-    return records.mapInArrow(decode_trace_records, ddl).dropDuplicates(list(KEY_COLUMNS))
+    return records.mapInArrow(decode_trace_records, spark_schema("events"))
 
 
-def dest_rows(lake: Lake, events: DataFrame) -> DataFrame:
+def event_rows(messages: DataFrame) -> DataFrame:
+    """Records of a trace topic as rows of `events`, each key once."""
+    return decoded_events(messages).dropDuplicates(list(KEY_COLUMNS))
+
+
+def dest_rows(events: DataFrame) -> DataFrame:
     """The intended copies of the sends among these events."""
     sends = events.where((F.col("kind") == "send") & (F.length("destinations") > 0))
     masks = sends.select("run_id", "source", "number", "destinations")
-    return masks.mapInArrow(destination_rows, lake.spark_schema("dests"))
+    return masks.mapInArrow(destination_rows, spark_schema("dests"))
 
 
 def new_events(lake: Lake, events: DataFrame) -> DataFrame:
@@ -146,7 +150,7 @@ def land_trace(lake: Lake, application: str) -> Land:
     def land(messages: DataFrame, batch: int) -> None:
         last = lake.recorded("events", application)
         if last is None or last < batch:
-            events = event_rows(lake, messages)
+            events = event_rows(messages)
             if lake.files("events"):
                 events = events.persist()
                 lake.append_batch("events", new_events(lake, events), application, batch)
@@ -158,7 +162,7 @@ def land_trace(lake: Lake, application: str) -> Land:
             "events",
             files=lake.batch_files("events", application, batch),
         )
-        lake.append_batch("dests", dest_rows(lake, landed), application, batch)
+        lake.append_batch("dests", dest_rows(landed), application, batch)
 
     return land
 
@@ -225,14 +229,20 @@ def ingest(
     """
     tables = ("raw_messages", "events", "dests")
     before = [lake.rows(table) for table in tables]
-    queries = start_ingest(spark, source, lake, topics=topics, trace_topics=trace_topics)
-    try:
-        for query in queries:
-            query.awaitTermination()
-    finally:
-        for query in queries:
-            query.stop()
+    # One after the other: every query starts a Python process, and Spark gives each ten seconds.
+    for topic in dict.fromkeys(topics):
+        _await(start_ingest(spark, source, lake, topics=[topic]))
+    for topic in dict.fromkeys(trace_topics):
+        _await(start_ingest(spark, source, lake, trace_topics=[topic]))
     return Ingested(*(lake.rows(t) - had for t, had in zip(tables, before, strict=True)))
+
+
+def _await(queries: list[StreamingQuery]) -> None:
+    for query in queries:
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
 
 
 def application_of(checkpoint: Path) -> str:

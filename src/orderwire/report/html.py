@@ -16,7 +16,7 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """A heading, a sentence, then a figure or a table or both."""
+    """A heading (unless empty), a sentence, then a figure or a table or both."""
 
     title: str
     text: str = ""
@@ -119,7 +119,8 @@ def write_report(
     )
     parts = []
     for number, section in enumerate(sections):
-        parts.append(f"<h2>{escape(section.title)}</h2>")
+        if section.title:
+            parts.append(f"<h2>{escape(section.title)}</h2>")
         if section.text:
             parts.append(f"<p>{escape(section.text)}</p>")
         if section.svg is not None:

@@ -66,9 +66,12 @@ class Conference:
 
             return noted
 
-        async with asyncio.TaskGroup() as tasks:
-            for child in self._members:
-                tasks.create_task(child.wait_for("finished", TALK_SECONDS_MAX, note(child.name)))
+        await asyncio.gather(
+            *(
+                child.wait_for("finished", TALK_SECONDS_MAX, note(child.name))
+                for child in self._members
+            )
+        )
 
     async def leave(self) -> None:
         """Fall silent, wait until the last copy has come or died, and leave."""
@@ -83,6 +86,4 @@ class Conference:
             await child.tell({"do": what})
 
     async def _all(self, what: str, seconds: float) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for child in self._members:
-                tasks.create_task(child.wait_for(what, seconds))
+        await asyncio.gather(*(child.wait_for(what, seconds) for child in self._members))

@@ -1,0 +1,127 @@
+"""The demo's Spark process: audits the trace while it comes, then closes the books and reports."""
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+import msgspec
+
+from orderwire.cli.demo.children import Leader
+from orderwire.cli.demo.findings import Findings, count_file, summary
+from orderwire.cli.demo.page import write_page
+from orderwire.cli.demo.script import read_text
+from orderwire.cli.demo.settings import (
+    CONTROL,
+    DELIVERY_TOPIC,
+    LIFETIME_MS,
+    ORDERED,
+    TEXT_TOPIC,
+    TRACE_TOPIC,
+    AnalystSettings,
+)
+from orderwire.kernel import ms
+from orderwire.pipeline.audit_jobs import SparkAudit, audit_files
+from orderwire.pipeline.excerpts import delay_histogram, excerpt
+from orderwire.pipeline.ingest import TopicSource, ingest
+from orderwire.pipeline.lake import Lake
+from orderwire.pipeline.metrics import run_metrics
+from orderwire.pipeline.metrics_model import metric_rows
+from orderwire.pipeline.session import SessionSettings, spark_session
+from orderwire.pipeline.text import count_topic
+from orderwire.report.space_time import Inversion, MessageKey
+
+APPLICATION = "demo"
+LIVE_INTERVAL = "2 seconds"
+SESSION_MEMORY_MIB = 640
+
+
+def main() -> None:
+    """Audit as the leader says; end at once when the leader is gone."""
+    settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=AnalystSettings)
+    threading.Thread(target=_end_with_leader, daemon=True).start()
+    found = analyse(settings)
+    page = write_page(Path(settings.folder), settings, found)
+    Leader.say("found", found=summary(found, page))
+
+
+def analyse(settings: AnalystSettings) -> Findings:
+    """Audit live until every member has left, then read everything back and judge it."""
+    folder = Path(settings.folder)
+    source = TopicSource(bootstrap=settings.brokers)
+    lake = Lake(folder / "lake")
+    session = SessionSettings(
+        name="orderwire demo", memory_mib=SESSION_MEMORY_MIB, scratch=str(folder / "spark")
+    )
+    with spark_session(session) as spark:
+        Leader.say("listening")
+        ingested = ingest(
+            spark,
+            source,
+            lake,
+            topics=[TRACE_TOPIC, DELIVERY_TOPIC, TEXT_TOPIC],
+            trace_topics=[TRACE_TOPIC],
+        )
+        _stage(f"{ingested.raw_messages:,} records and {ingested.events:,} events in the lake")
+        with audit_files(spark, lake.files("events"), versioned=False) as audited:
+            report = audited.report
+            lake.append_batch("violations", audited.violations, APPLICATION, 0)
+            inversion, span = _first_inversion(audited, f"{settings.run}/{CONTROL}")
+        _stage(f"audited: {report.verdict.value}")
+        events = lake.read(spark, "events")
+        runs = run_metrics(events)
+        lake.append_table("metrics", metric_rows(runs), APPLICATION, 0)
+        metrics = {_group(run.run_id): run for run in runs}
+        delays = {_group(run): buckets for run, buckets in delay_histogram(events).items()}
+        around = [] if inversion is None else excerpt(events, f"{settings.run}/{CONTROL}", *span)
+        _stage("measured; counting the text")
+        text = count_topic(source.batch(spark, TEXT_TOPIC))
+    told = read_text(None if settings.text_path is None else Path(settings.text_path))
+    return Findings(
+        audit=report,
+        metrics=metrics,
+        delays={group: delays.get(group, []) for group in (ORDERED, CONTROL)},
+        text=text,
+        file=count_file(told),
+        live_violations={ORDERED: 0, CONTROL: 0},
+        messages=ingested.raw_messages,
+        inversion=inversion,
+        around=around,
+    )
+
+
+def _first_inversion(audited: SparkAudit, run_id: str) -> tuple[Inversion | None, tuple[int, int]]:
+    """Return the run's first order violation, and from when to when its messages were under way."""
+    rows = (
+        audited.violations.where(f"run_id = '{run_id}' AND check = 'O1'")
+        .orderBy("time_ns", "process", "position")
+        .limit(1)
+        .collect()
+    )
+    if not rows:
+        return None, (0, 0)
+    row = rows[0]
+    inversion = Inversion(
+        row.process,
+        MessageKey(row.source, row.number),
+        MessageKey(row.witness_source, row.witness_number),
+    )
+    return inversion, (row.time_ns - ms(2 * LIFETIME_MS), row.time_ns)
+
+
+def _group(run_id: str) -> str:
+    return run_id.rpartition("/")[2]
+
+
+def _stage(text: str) -> None:
+    Leader.say("stage", text=text)
+
+
+def _end_with_leader() -> None:
+    while os.read(sys.stdin.fileno(), 4_096):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()
