@@ -35,11 +35,9 @@ from orderwire.pipeline.audit_tasks import (
 from orderwire.trace.events import EventKind, RunSettings
 from orderwire.trace.schema import arrow_schema, spark_ddl
 from orderwire.verify.audit import AuditOptions, contradictions
-from orderwire.verify.kernels.columns import NEEDED
+from orderwire.verify.kernels.columns import NEEDED, TIME_MAX, TIME_MIN
 from orderwire.verify.kernels.slices import (
     LENGTH_WINDOWS_MIN,
-    TIME_MAX,
-    TIME_MIN,
     Extent,
     Slice,
     bucket_ns,

@@ -111,8 +111,13 @@ def conclude(
     found: Mapping[str, Found],
     extra_checked: Mapping[str, int] | None = None,
     expect: str | None = None,
+    uncertain: bool = False,
 ) -> RunReport:
-    """Turn findings into verdicts.  `extra_checked`: how much optional checks had to check."""
+    """Turn findings into verdicts.
+
+    `extra_checked`: how much optional checks had to check.  `uncertain`: some of the trace could
+    not be judged, so that nothing is VALID.
+    """
     checked = {
         "W1": settled.events,
         "C1": settled.accounting["written"],
@@ -125,7 +130,7 @@ def conclude(
     checks = []
     for check, amount in checked.items():
         seen = found.get(check, Found(0, []))
-        unsure = amount == 0 or bool(settled.incomplete)
+        unsure = uncertain or amount == 0 or bool(settled.incomplete)
         unsure |= check == "C1" and settled.accounting["unfinished"] > 0
         unsure |= check == "C2" and (settings is None or settings.lifetime_ns is None)
         checks.append(

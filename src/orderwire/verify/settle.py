@@ -45,11 +45,18 @@ def join_parts(parts: Sequence[Mapping[str, pa.Table]]) -> dict[str, pa.Table]:
 
 
 def settle(
-    run_id: str, settings: RunSettings, parts: Mapping[str, pa.Table], *, whole: bool
+    run_id: str,
+    settings: RunSettings,
+    parts: Mapping[str, pa.Table],
+    *,
+    whole: bool,
+    spent: Mapping[tuple[int, int], int] | None = None,
 ) -> Settled:
     """Settle the residue of a run's slices.
 
     `parts` joins the tables of all slices; `whole` tells that there was one slice only, the run.
+    `spent` is how many of each (source, destination) pair's reported losses have been accounted
+    for already, so that their copies are not in `parts`.
     """
     members = settings.members
     timelines = parts["timelines"].sort_by([("low", "ascending"), ("process", "ascending")])
@@ -70,12 +77,15 @@ def settle(
                 tallies["missing"][source, process] -= 1
         elif kind == DELIVER:
             known = whole or not 0 <= source < members or number >= sends.get(source, 0)
-            suffice = suffice and known
-            made_up.append((process, position, time_ns, source, number))
+            if known:
+                made_up.append((process, position, time_ns, source, number))
+            else:
+                suffice = False
     tables = [_rows(run_id, "C1", "spurious", made_up)]
-    lost, undelivered, unfinished, unaccounted = _judge_missing(
-        missing, settings, ends, tallies["reported_lost"]
-    )
+    reported = tallies["reported_lost"].copy()
+    for pair, count in (spent or {}).items():
+        reported[pair] -= count
+    lost, undelivered, unfinished, unaccounted = _judge_missing(missing, settings, ends, reported)
     tables.append(_rows(run_id, "C1", "missing", [(p, -1, -1, s, n) for s, n, p in lost]))
     tables.append(
         _rows(run_id, "C2", "undelivered", [(p, -1, -1, s, n) for s, n, p in undelivered])

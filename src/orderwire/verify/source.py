@@ -13,8 +13,8 @@ import pyarrow.dataset as ds
 from orderwire.trace.events import EventKind, RunSettings
 from orderwire.trace.reader import TRACE_SUFFIXES, read_trace
 from orderwire.trace.schema import TraceError, check_schema
-from orderwire.verify.kernels.columns import I64, NEEDED
-from orderwire.verify.kernels.slices import TIME_MAX, TIME_MIN, Extent
+from orderwire.verify.kernels.columns import I64, NEEDED, TIME_MAX, TIME_MIN
+from orderwire.verify.kernels.slices import Extent
 
 _SCANNED = ("run_id", "kind", "time_ns", "stamp_ns")
 EVIDENCE = "vector_clock"

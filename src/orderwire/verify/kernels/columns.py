@@ -23,6 +23,8 @@ KINDS = tuple(kind.value for kind in EventKind)
 START, SEND, RECEIVE, DELIVER, DISCARD, LOST, END = range(len(KINDS))
 REASONS = ("late", "duplicate", "future", "full")
 LATE, DUPLICATE, FUTURE, FULL = range(len(REASONS))
+TIME_MIN = -(2**62)
+TIME_MAX = 2**62
 OTHER = -1
 """Code of a kind or reason that the audit does not know and passes over."""
 

@@ -16,7 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orderwire.trace.events import RunSettings
-from orderwire.verify.kernels.columns import DELIVER, DISCARD, END, I64, START, Columns, columns_of
+from orderwire.verify.kernels.columns import (
+    DELIVER,
+    DISCARD,
+    END,
+    I64,
+    START,
+    TIME_MAX,
+    TIME_MIN,
+    Columns,
+    columns_of,
+)
 from orderwire.verify.kernels.copies import TALLIES, audit_copies
 from orderwire.verify.kernels.lifetime import lifetime
 from orderwire.verify.kernels.matching import match
@@ -29,8 +39,6 @@ from orderwire.verify.kernels.wellformed import (
     timelines,
 )
 
-TIME_MIN = -(2**62)
-TIME_MAX = 2**62
 EVENTS_TARGET = 200_000
 """Events of one slice: large enough to hide the cost of starting, small enough for memory."""
 EVENTS_MIN = 5_000

@@ -1,5 +1,6 @@
 """W1: the trace itself is sound.  Everything here is judged process by process, but `early`."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ from orderwire.verify.kernels.columns import (
     I64,
     SEND,
     START,
+    TIME_MIN,
     Bools,
     Columns,
 )
@@ -34,8 +36,23 @@ def drop_repeats(run_id: str, columns: Columns) -> tuple[Columns, pa.Table]:
     return columns.take(~same), conflicts
 
 
-def timelines(run_id: str, columns: Columns, members: int) -> pa.Table:
-    """Return what is wrong with any process's own timeline.
+@dataclass(frozen=True, slots=True)
+class Head:
+    """How far a process's timeline has been audited."""
+
+    position: int = 0
+    """Expected of its next event."""
+    number: int = 0
+    """Expected of its next send."""
+    time_ns: int = TIME_MIN
+    """Of its last event."""
+    ended: bool = False
+
+
+def timelines(
+    run_id: str, columns: Columns, members: int, heads: Mapping[int, Head] | None = None
+) -> pa.Table:
+    """Return what is wrong with any process's own timeline, from its `heads` on.
 
     Kinds: `hole` (events are missing before this one), `no-start`, `after-end`, `backwards` (its
     time is before the previous event's), `numbering` (a send is not its sender's next), `stranger`
@@ -58,26 +75,34 @@ def timelines(run_id: str, columns: Columns, members: int) -> pa.Table:
             ]
         tables.append(violations(run_id, "W1", name, columns, rows, details=details))
 
+    heads = heads or {}
+    begun = [heads.get(p, Head()) for p in process[opens].tolist()]
     expected = np.zeros(count, np.int64)
-    expected[1:] = np.where(opens[1:], 0, position[:-1] + 1)
+    expected[1:] = position[:-1] + 1
+    expected[opens] = [head.position for head in begun]
     holes = np.flatnonzero(position != expected)
     report("hole", holes, expected_position=expected[holes])
     report("no-start", np.flatnonzero(opens & (position == 0) & (kind != START)))
-    earlier = np.zeros(count, np.bool_)
-    earlier[1:] = ~opens[1:] & (columns.time_ns[1:] < columns.time_ns[:-1])
-    back = np.flatnonzero(earlier)
-    report("backwards", back, previous_ns=columns.time_ns[back - 1])
+    previous = np.zeros(count, np.int64)
+    previous[1:] = columns.time_ns[:-1]
+    previous[opens] = [head.time_ns for head in begun]
+    back = np.flatnonzero(columns.time_ns < previous)
+    report("backwards", back, previous_ns=previous[back])
     after = np.zeros(count, np.bool_)
-    after[1:] = ~opens[1:] & (kind[:-1] == END)
+    after[1:] = kind[:-1] == END
+    after[opens] = [head.ended for head in begun]
     report("after-end", np.flatnonzero(after))
-    report("stranger", np.flatnonzero(opens & ((process < 0) | (process >= members))))
+    new = np.zeros(count, np.bool_)
+    new[opens] = [head.position == 0 for head in begun]
+    report("stranger", np.flatnonzero(new & ((process < 0) | (process >= members))))
     sends = np.flatnonzero(kind == SEND)
     if len(sends):
         first = np.ones(len(sends), np.bool_)
         first[1:] = process[sends][1:] != process[sends][:-1]
         number = columns.number[sends]
         following = np.zeros(len(sends), np.int64)
-        following[1:] = np.where(first[1:], 0, number[:-1] + 1)
+        following[1:] = number[:-1] + 1
+        following[first] = [heads.get(p, Head()).number for p in process[sends[first]].tolist()]
         wrong = (number != following) | (columns.source[sends] != process[sends])
         report("numbering", sends[wrong], expected_number=following[wrong])
     return pa.concat_tables(tables)

@@ -1,0 +1,399 @@
+"""The audit of a run that still goes on: its state is bounded by Δ, not by the run's length.
+
+Events come in any portions, each process's in its own order.  What lies below the horizon, the
+least time up to which every process is known, is closed: audited as a slice, and forgotten but for
+one window, which the next slice must see.  When all members have ended, the run is settled.
+"""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from orderwire.trace.events import RunSettings
+from orderwire.trace.schema import arrow_schema
+from orderwire.verify.audit import AuditOptions, contradictions
+from orderwire.verify.kernels.columns import (
+    DISCARD,
+    DUPLICATE,
+    END,
+    LATE,
+    NEEDED,
+    SEND,
+    TIME_MAX,
+    TIME_MIN,
+    Columns,
+    columns_of,
+)
+from orderwire.verify.kernels.copies import MISSING, STRAY, TALLIES
+from orderwire.verify.kernels.slices import (
+    COUNTS,
+    EDGES,
+    STRETCHES,
+    TALLY,
+    Slice,
+    audit_columns,
+)
+from orderwire.verify.kernels.violations import merge, no_violations
+from orderwire.verify.kernels.wellformed import Head, drop_repeats, timelines
+from orderwire.verify.report import EXAMPLES_MAX, Found, RunReport, conclude, example_rows
+from orderwire.verify.settle import Settled, settle
+from orderwire.verify.source import settings_of
+
+WINDOW_NS = 10_000_000_000
+"""Window of a run whose messages live for ever: slower deliveries are not judged for order."""
+HELD_EVENTS_MAX = 2_000_000
+"""With more events waiting for a silent process, the run is closed without it."""
+EXCUSED_MAX = 20_000
+"""Copies remembered as reported lost, the newest: one may still turn up, late."""
+STEP_WINDOWS = 2
+"""A slice is at least so many windows long while the run goes on: events are read 1.5 times."""
+_HELD = pa.schema([arrow_schema().field(name) for name in NEEDED])
+_STARTS = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("process", pa.int32()),
+        ("position", pa.int64()),
+        ("detail", pa.string()),
+    ]
+)
+_ACCUMULATED = {
+    "tallies": TALLY,
+    "missing": MISSING,
+    "excused": MISSING,
+    "stray": STRAY,
+    "edges": EDGES,
+    "counts": COUNTS,
+}
+
+
+class LiveState(msgspec.Struct, kw_only=True):
+    """What is remembered of a run between two portions of its events, besides tables."""
+
+    settings: RunSettings | None = None
+    closed_ns: int = TIME_MIN
+    heads: dict[int, Head] = {}
+    spent: dict[str, int] = {}
+    """Reported losses that stand for copies already forgotten, by "source,process"."""
+    counts: dict[str, int] = {}
+    """Violations so far, by check."""
+    examples: dict[str, list[dict[str, Any]]] = {}
+    contradicted: list[int] = []
+    uncertain: bool = False
+    finished: bool = False
+
+
+class LiveRun:
+    """Audits one run while its events come."""
+
+    def __init__(self, run_id: str, options: AuditOptions | None = None) -> None:
+        self.run_id = run_id
+        self.state = LiveState()
+        self._options = options or AuditOptions()
+        self._held = _HELD.empty_table()
+        self._parts = {name: schema.empty_table() for name, schema in _ACCUMULATED.items()}
+
+    @property
+    def held(self) -> int:
+        """Events kept, in number."""
+        return int(self._held.num_rows)
+
+    @property
+    def finished(self) -> bool:
+        """All members have ended and everything is judged."""
+        return self.state.finished
+
+    @property
+    def certain(self) -> bool:
+        """So far everything could be judged: nothing was slower than the window, or disordered."""
+        settings = self.state.settings
+        return not self.state.uncertain and (
+            settings is None or self._settle(settings).slices_suffice
+        )
+
+    def feed(self, table: pa.Table) -> pa.Table:
+        """Take more events of the run, close what can be closed, return its violations.
+
+        Events that were closed before, as delivery at least once may repeat them, are ignored.
+        """
+        found = self._learn(table)
+        fresh = table.select(list(NEEDED)).cast(_HELD)
+        self._held = pa.concat_tables([self._held, fresh]).combine_chunks()
+        if self.finished:
+            self._held = _HELD.empty_table()
+            return no_violations()
+        settings = self.state.settings
+        if settings is None:
+            return found
+        columns, _ = drop_repeats(self.run_id, columns_of(self._held))
+        horizon = self._horizon(columns, settings)
+        ended = horizon == TIME_MAX
+        high = TIME_MAX if ended else horizon - settings.epsilon_ns
+        if self.held > HELD_EVENTS_MAX and not ended:
+            high = int(columns.time_ns.max())
+            self.state.uncertain = True
+        started = self.state.closed_ns if self.state.closed_ns != TIME_MIN else _first(columns)
+        if not ended and high - started < STEP_WINDOWS * self.window_ns:
+            return found
+        found = merge([found, self._close(high, settings)])
+        if ended:
+            self.state.finished = True
+            found = merge([found, self._settle(settings).violations])
+        self._count(found)
+        return found
+
+    def report(self) -> RunReport:
+        """Conclude from what has come so far, as if nothing followed; changes nothing."""
+        copy = LiveRun.load(self.run_id, self.dump(), self._options)
+        settings = copy.state.settings
+        assumed = settings or RunSettings(algorithm="", members=1)
+        if not copy.finished:
+            late = merge([copy._close(TIME_MAX, assumed), copy._settle(assumed).violations])
+            copy._count(late)
+        settled = copy._settle(assumed)
+        found = {
+            check: Found(count, copy.state.examples[check])
+            for check, count in copy.state.counts.items()
+        }
+        return conclude(
+            self.run_id,
+            settings,
+            settled,
+            found,
+            expect=self._options.expect,
+            uncertain=copy.state.uncertain or not settled.slices_suffice,
+        )
+
+    @property
+    def window_ns(self) -> int:
+        """W: a delivery in time took no longer, stamps ahead of the clock by a quarter of Δ."""
+        settings = self.state.settings
+        if settings is None or settings.lifetime_ns is None:
+            return WINDOW_NS
+        lead = settings.lifetime_ns // 4 + settings.epsilon_ns
+        return settings.lifetime_ns + settings.timer_slack_ns + lead
+
+    def dump(self) -> bytes:
+        """Return the whole state as bytes: the same for the same events, whatever the machine."""
+        tables = {"held": self._held, **self._parts}
+        packed = {name: _pack(table) for name, table in tables.items()}
+        return msgspec.msgpack.encode((self.state, packed))
+
+    @classmethod
+    def load(cls, run_id: str, data: bytes, options: AuditOptions | None = None) -> "LiveRun":
+        """Undo `dump`."""
+        run = cls(run_id, options)
+        run.state, packed = msgspec.msgpack.decode(
+            data, type=tuple[LiveState, dict[str, bytes]], strict=False
+        )
+        tables = {name: _unpack(content) for name, content in packed.items()}
+        run._held = tables.pop("held")
+        run._parts = tables
+        return run
+
+    def _learn(self, table: pa.Table) -> pa.Table:
+        """Read the settings in new START events; report those that contradict them."""
+        starts = table.filter(pc.equal(table.column("kind"), "start")).select(_STARTS.names)
+        if starts.num_rows == 0 or self.finished:
+            return no_violations()
+        state = self.state
+        told = starts.cast(_STARTS)
+        if state.settings is not None:
+            known = msgspec.json.encode(state.settings).decode()
+            first = pa.table([[self.run_id], [-1], [-1], [known]], schema=_STARTS)
+            told = pa.concat_tables([first, told])
+        settings, odd = settings_of(told, self.run_id)
+        state.settings = settings
+        fresh = [p not in state.contradicted for p in odd.column("process").to_pylist()]
+        odd = odd.filter(pa.array(fresh, pa.bool_()))
+        state.contradicted = sorted({*state.contradicted, *odd.column("process").to_pylist()})
+        found = contradictions(self.run_id, odd)
+        self._count(found)
+        return found
+
+    def _horizon(self, columns: Columns, settings: RunSettings) -> int:
+        """Return the least time up to which every member's events have come."""
+        horizon = TIME_MAX
+        bounds = np.searchsorted(columns.process, np.arange(settings.members + 1))
+        for process in range(settings.members):
+            head = self.state.heads.get(process, Head())
+            if head.ended:
+                continue
+            rows = slice(int(bounds[process]), int(bounds[process + 1]))
+            position = columns.position[rows]
+            start = int(np.searchsorted(position, head.position))
+            ahead = position[start:] - head.position
+            whole = int(np.count_nonzero(ahead == np.arange(len(ahead))))
+            if whole == 0:
+                horizon = min(horizon, head.time_ns)
+                continue
+            last = rows.start + start + whole - 1
+            if columns.kind[last] != END:
+                horizon = min(horizon, int(columns.time_ns[last]))
+        return horizon
+
+    def _close(self, high: int, settings: RunSettings) -> pa.Table:
+        """Audit what lies below `high`, add it to the accounts, forget what is not needed."""
+        state = self.state
+        piece = Slice(
+            run_id=self.run_id,
+            low=state.closed_ns,
+            high=high,
+            window_ns=self.window_ns,
+            epsilon_ns=settings.epsilon_ns,
+        )
+        columns = columns_of(self._held)
+        found = audit_columns(columns, piece, settings)
+        columns, _ = drop_repeats(self.run_id, columns)
+        position = self._next_positions(columns)
+        new = columns.take((columns.position >= position) & (columns.time_ns < high))
+        if np.any(new.time_ns < state.closed_ns):
+            state.uncertain = True  # time went backwards, below what is closed
+        wrong = [] if piece.whole else [timelines(self.run_id, new, settings.members, state.heads)]
+        self._move_heads(new)
+        parts = found.parts()
+        self._parts = {
+            name: pa.concat_tables([kept, parts[name]]) if name in parts else kept
+            for name, kept in self._parts.items()
+        }
+        self._compact()
+        keep_from = TIME_MAX if high == TIME_MAX else high - self.window_ns - settings.epsilon_ns
+        self._held = self._held.filter(pc.field("time_ns") >= keep_from).combine_chunks()
+        state.closed_ns = high
+        return merge([found.violations, *wrong])
+
+    def _next_positions(self, columns: Columns) -> "np.ndarray[Any, np.dtype[np.int64]]":
+        """Return for each row the next position that its process's head expects."""
+        processes, of = np.unique(columns.process, return_inverse=True)
+        heads = [self.state.heads.get(p, Head()).position for p in processes.tolist()]
+        return np.array(heads, np.int64)[of] if len(heads) else np.zeros(0, np.int64)
+
+    def _move_heads(self, new: Columns) -> None:
+        processes, start = np.unique(new.process, return_index=True)
+        stops = np.append(start[1:], len(new))
+        for process, at, stop in zip(
+            processes.tolist(), start.tolist(), stops.tolist(), strict=True
+        ):
+            head = self.state.heads.get(process, Head())
+            sends = np.flatnonzero(new.kind[at:stop] == SEND)
+            self.state.heads[process] = Head(
+                position=int(new.position[stop - 1]) + 1,
+                number=int(new.number[at + sends[-1]]) + 1 if len(sends) else head.number,
+                time_ns=int(new.time_ns[stop - 1]),
+                ended=head.ended or bool(new.kind[stop - 1] == END),
+            )
+
+    def _compact(self) -> None:
+        """Add up the tallies, and forget the copies that are accounted for."""
+        parts, spent = self._parts, self.state.spent
+        missing, excused = _by_copy(parts["missing"]), _by_copy(parts["excused"])
+        kept = []
+        moved = []
+        for stray in parts["stray"].to_pylist():
+            copy = (stray["source"], stray["number"], stray["process"])
+            if stray["kind"] != DISCARD:
+                kept.append(stray)
+            elif stray["reason"] != DUPLICATE and (copy in missing or copy in excused):
+                if missing.pop(copy, None) is None:
+                    del excused[copy]  # it was not this copy that was reported lost
+                    spent[_pair(copy)] -= 1
+                name = "late" if stray["reason"] == LATE else "refused"
+                moved.append({"source": copy[0], "process": copy[2], name: 1, "missing": -1})
+        tallies = _add_up(pa.concat_tables([parts["tallies"], _tally_rows(moved)]))
+        reports = {
+            f"{row['source']},{row['process']}": row["reported_lost"]
+            for row in tallies.select(["source", "process", "reported_lost"]).to_pylist()
+            if row["reported_lost"]
+        }
+        for copy, row in sorted(missing.items()):
+            pair = _pair(copy)
+            if row["received_ns"] < 0 and reports.get(pair, 0) > spent.get(pair, 0):
+                spent[pair] = spent.get(pair, 0) + 1
+                excused[copy] = missing.pop(copy)
+        recent = sorted(excused.values(), key=lambda row: row["time_ns"])[-EXCUSED_MAX:]
+        counts = parts["counts"]
+        totals = [[int(np.sum(counts.column(name).to_numpy()))] for name in COUNTS.names]
+        self._parts = {
+            "tallies": tallies,
+            "missing": pa.Table.from_pylist(list(missing.values()), MISSING),
+            "excused": pa.Table.from_pylist(recent, MISSING),
+            "stray": pa.Table.from_pylist(kept, STRAY),
+            "edges": parts["edges"],
+            "counts": pa.table(totals, schema=COUNTS),
+        }
+
+    def _settle(self, settings: RunSettings) -> Settled:
+        heads = sorted(self.state.heads.items())
+        stretches = pa.table(
+            [
+                pa.array([TIME_MIN] * len(heads), pa.int64()),
+                pa.array([process for process, _ in heads], pa.int64()),
+                pa.array([0] * len(heads), pa.int64()),
+                pa.array([head.position - 1 for _, head in heads], pa.int64()),
+                pa.array([0 if head.number else -1 for _, head in heads], pa.int64()),
+                pa.array([head.number - 1 for _, head in heads], pa.int64()),
+                pa.array([head.ended for _, head in heads], pa.bool_()),
+                pa.array([True] * len(heads), pa.bool_()),
+            ],
+            schema=STRETCHES,
+        )
+        spent = {
+            (int(source), int(process)): count
+            for pair, count in self.state.spent.items()
+            for source, process in [pair.split(",")]
+        }
+        parts = {**self._parts, "timelines": stretches}
+        return settle(self.run_id, settings, parts, whole=False, spent=spent)
+
+    def _count(self, found: pa.Table) -> None:
+        counts, examples = self.state.counts, self.state.examples
+        for entry in pc.value_counts(found.column("check")).to_pylist() if found.num_rows else []:
+            check = entry["values"]
+            counts[check] = counts.get(check, 0) + entry["counts"]
+            shown = examples.setdefault(check, [])
+            rows = found.filter(pc.equal(found.column("check"), check))
+            shown += example_rows(rows.slice(0, EXAMPLES_MAX - len(shown)))
+
+
+_Copy = tuple[int, int, int]
+"""(source, number, destination)."""
+
+
+def _by_copy(table: pa.Table) -> dict[_Copy, dict[str, int]]:
+    return {(row["source"], row["number"], row["process"]): row for row in table.to_pylist()}
+
+
+def _pair(copy: _Copy) -> str:
+    return f"{copy[0]},{copy[2]}"
+
+
+def _first(columns: Columns) -> int:
+    return int(columns.time_ns.min()) if len(columns) else 0
+
+
+def _tally_rows(rows: list[dict[str, int]]) -> pa.Table:
+    whole = [{name: row.get(name, 0) for name in TALLY.names} for row in rows]
+    return pa.Table.from_pylist(whole, TALLY)
+
+
+def _add_up(tallies: pa.Table) -> pa.Table:
+    sums = tallies.group_by(["source", "process"]).aggregate([(name, "sum") for name in TALLIES])
+    renamed = sums.select(["source", "process", *(f"{name}_sum" for name in TALLIES)])
+    added: pa.Table = renamed.rename_columns(TALLY.names).cast(TALLY)
+    return added.sort_by([("source", "ascending"), ("process", "ascending")])
+
+
+def _pack(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def _unpack(content: bytes) -> pa.Table:
+    with pa.ipc.open_stream(content) as reader:
+        return reader.read_all()

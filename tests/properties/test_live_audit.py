@@ -1,0 +1,122 @@
+"""An audit fed in portions says what the audit of the whole trace says, in bounded memory."""
+
+from random import Random
+
+import msgspec
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_runs import FAULTS, RUN, RandomRun, damage
+
+from orderwire.trace.events import Event
+from orderwire.trace.schema import table_from_events
+from orderwire.verify.audit import AuditOptions, audit
+from orderwire.verify.kernels.violations import merge
+from orderwire.verify.live import LiveRun
+from orderwire.verify.report import RunReport
+from orderwire.verify.source import TableSource
+from orderwire.verify.synthetic import Faults, SyntheticSettings, synthetic_table
+from orderwire.verify.verdict import Verdict
+
+
+def portions(events: list[Event], chance: Random, again: float) -> list[list[Event]]:
+    """Deal the events out, each process's in order; some portions come twice."""
+    left: dict[int, list[Event]] = {}
+    for event in events:
+        left.setdefault(event.process, []).append(event)
+    dealt: list[list[Event]] = []
+    while any(left.values()):
+        portion = []
+        for timeline in left.values():
+            count = min(len(timeline), chance.choice([0, 0, 1, 2, 5, 20]))
+            portion += timeline[:count]
+            del timeline[:count]
+        chance.shuffle(portion)
+        if portion:
+            dealt.append(portion)
+            if chance.random() < again:
+                dealt.append(portion)
+    return dealt
+
+
+def fed(dealt: list[list[Event]], *, restart: bool) -> tuple[LiveRun, pa.Table, RunReport]:
+    live = LiveRun(RUN)
+    found = []
+    for portion in dealt:
+        found.append(live.feed(table_from_events(portion)))
+        if restart:
+            live = LiveRun.load(RUN, live.dump())
+    return live, merge(found), live.report()
+
+
+def without_examples(report: RunReport) -> RunReport:
+    """A live audit shows the earliest violations, the audit of a whole trace the first rows."""
+    checks = [msgspec.structs.replace(check, examples=[]) for check in report.checks]
+    return msgspec.structs.replace(report, checks=checks)
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    messages=st.integers(1, 40),
+    faults=st.lists(st.sampled_from(FAULTS), max_size=2),
+    restart=st.booleans(),
+)
+@settings(max_examples=60)
+def test_portions_say_what_the_whole_says(
+    seed: int, messages: int, faults: list[str], restart: bool
+) -> None:
+    chance = Random(seed)
+    run = RandomRun(chance)
+    events = run.run(messages)
+    for fault in faults:
+        events = damage(events, fault, chance)
+    live, found, report = fed(portions(events, chance, 0.2), restart=restart)
+    expected, rows = audit(TableSource(table_from_events(events)))
+    assert live.finished
+    assert live.held == 0
+    if live.certain:
+        assert found.to_pylist() == rows.to_pylist()
+        assert without_examples(report) == without_examples(expected.runs[0])
+    else:
+        assert report.verdict is not Verdict.VALID
+
+
+@given(seed=st.integers(0, 2**32), kept=st.floats(0.1, 0.9))
+@settings(max_examples=20)
+def test_what_has_not_ended_is_never_valid(seed: int, kept: float) -> None:
+    chance = Random(seed)
+    run = RandomRun(chance)
+    events = run.run(20)
+    by_process: dict[int, list[Event]] = {}
+    for event in events:
+        by_process.setdefault(event.process, []).append(event)
+    cut = chance.choice(sorted(by_process))
+    shortened = [e for e in events if e.process != cut]
+    shortened += by_process[cut][: max(1, int(kept * (len(by_process[cut]) - 1)))]
+    live, _, report = fed(portions(shortened, chance, 0.0), restart=False)
+    assert not live.finished
+    assert report.verdict is not Verdict.VALID
+    assert report.incomplete == [cut]
+
+
+def test_memory_is_bounded_by_the_window_and_not_by_the_run() -> None:
+    faults = Faults(delayed=0.002, lost=0.01, late=0.005)
+    made = SyntheticSettings(events=60_000, faults=faults, interval_ns=300_000)
+    table = synthetic_table(made)
+    options = AuditOptions()
+    live = LiveRun("synthetic", options)
+    portion = 1_000
+    held, state_bytes, found = [], [], []
+    for start in range(0, table.num_rows, portion):
+        found.append(live.feed(table.slice(start, portion)))
+        held.append(live.held)
+        state_bytes.append(len(live.dump()))
+    assert live.finished
+    expected, rows = audit(TableSource(table), options)
+    assert merge(found).to_pylist() == rows.to_pylist()
+    assert live.report().accounting == expected.runs[0].accounting
+    per_second = made.events / (made.events // 5 * made.interval_ns / 1e9)
+    window_events = per_second * live.window_ns / 1e9
+    assert max(held) <= 4 * window_events + portion
+    half = len(state_bytes) // 2
+    assert max(state_bytes[half:]) <= 1.5 * max(state_bytes[:half])
