@@ -310,6 +310,7 @@ class Channel:
             if together:
                 packet = Packet(first, out.next_number - 1, deadline, data, False)
                 lane.link.sent_to_all(lane, packet, now)
+                endpoint.watch(lane.link, now)
                 continue
             head = frames.data_head(me, session, self.number, first, deadline, len(pdus))
             self._enqueue(lane, Packet(first, out.next_number - 1, deadline, head + body, False))

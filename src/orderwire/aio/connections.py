@@ -136,12 +136,16 @@ class Connections:
             self._dialling.pop(peer, None)
 
     def stream_opened(self, stream: Stream) -> None:
-        """Say who we are, and wait to hear who they are."""
+        """Wait to hear who they are; who dials speaks first."""
         if len(self._anonymous) >= ANONYMOUS_MAX:
             self.unknown += 1
             stream.abort()
             return
         self._anonymous[stream] = self._loop.call_later(HELLO_WAIT_S, stream.abort)
+        if stream.dialled is not None:
+            self._say_hello(stream)
+
+    def _say_hello(self, stream: Stream) -> None:
         stream.send(FrameKind.HELLO, Hello(self._me, self._session).encode())
 
     def stream_frame(self, stream: Stream, kind: int, content: memoryview) -> None:
@@ -175,6 +179,9 @@ class Connections:
             raise RemoteProtocolError(f"hello of process {peer} from {address}: no such member")
         self._anonymous.pop(stream).cancel()
         stream.peer = peer
+        if stream.dialled is None:
+            # Only now: who hears our hello may rely on being known.
+            self._say_hello(stream)
         old = self._streams.get(peer)
         self._streams[peer] = stream
         if old is not None:

@@ -163,7 +163,9 @@ class DatagramSocket:
         """Send runs: all datagrams of a run have one size, padded, but the last may be shorter."""
         start = 0
         while start < len(data):
-            limit = start + max(1, min(_SEGMENTS_MAX, _SEGMENTED_BYTES_MAX // len(data[start])))
+            limit = start + max(
+                1, min(_SEGMENTS_MAX, _SEGMENTED_BYTES_MAX // (len(data[start]) or 1))
+            )
             run = data[start:limit]
             size = max(map(len, run))
             if size * len(run) > _SEGMENTED_BYTES_MAX:

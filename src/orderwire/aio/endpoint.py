@@ -165,6 +165,11 @@ class Endpoint:
         self.connections.add(peer, resolved)
 
     @property
+    def sends(self) -> int:
+        """Calls that sent datagrams so far."""
+        return self._udp.calls
+
+    @property
     def peers(self) -> list[ProcessId]:
         """All other members, ascending."""
         return sorted(self._links)
