@@ -1,12 +1,14 @@
 """The one Spark session of a test run, and a fresh checkpoint folder for each test."""
 
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
+from orderwire.aio.broker_process import BrokerProcess
 from orderwire.pipeline.kafka_client import CLIENTS
 from orderwire.pipeline.session import SessionSettings, spark_session
 
@@ -35,12 +37,22 @@ def _no_query_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def mock_servers() -> Iterator[str]:
-    """HOST:PORT of librdkafka's mock cluster: a real port; topics have 4 partitions."""
-    owner = Producer(
-        {"bootstrap.servers": "127.0.0.1:1", "test.mock.num.brokers": 1, "log_level": 0}
-    )
-    brokers = owner.list_topics(timeout=10).brokers.values()
-    yield ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
-    CLIENTS.sweep(0)
-    owner.flush(1)
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """HOST:PORT of a broker of ours, for the whole test run."""
+    with BrokerProcess.start(tmp_path_factory.mktemp("broker") / "data") as broker:
+        yield broker.address
+        CLIENTS.sweep(0)
+
+
+@pytest.fixture(scope="session")
+def new_topic(servers: str) -> Callable[..., str]:
+    """Make a topic of four partitions with a fresh name."""
+    admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
+
+    def make(prefix: str, partitions: int = 4) -> str:
+        name = f"{prefix}-{uuid.uuid4().hex[:8]}"
+        (made,) = admin.create_topics([NewTopic(name, partitions, 1)]).values()
+        made.result(30)
+        return name
+
+    return make

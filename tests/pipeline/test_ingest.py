@@ -1,8 +1,7 @@
 """Topics into the lake: exactly once, whatever is killed or sent twice."""
 
 import shutil
-import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 
@@ -40,14 +39,13 @@ def events(run: str, process: int, positions: Iterable[int]) -> list[Event]:
 
 
 class Traces:
-    """A trace topic of the mock cluster and what was written to it."""
+    """A trace topic and what was written to it."""
 
-    def __init__(self, servers: str) -> None:
-        self.name = f"trace-{uuid.uuid4().hex[:8]}"
+    def __init__(self, servers: str, name: str) -> None:
+        self.name = name
         self.source = TopicSource(bootstrap=servers, rows_max=3)
         self.keys: set[tuple[str, int, int]] = set()
-        self._producer = Producer({"bootstrap.servers": servers})
-        assert self._producer.list_topics(self.name, timeout=10).topics[self.name].partitions
+        self._producer = Producer({"bootstrap.servers": servers, "log_level": 0})
 
     def write(self, run: str, process: int, positions: Iterable[int]) -> None:
         chosen = list(positions)
@@ -64,8 +62,8 @@ class Traces:
 
 
 @pytest.fixture
-def traces(mock_servers: str) -> Traces:
-    return Traces(mock_servers)
+def traces(servers: str, new_topic: Callable[..., str]) -> Traces:
+    return Traces(servers, new_topic("trace"))
 
 
 @pytest.fixture
@@ -88,14 +86,14 @@ def check(lake: Lake, traces: Traces) -> None:
 
 
 def test_messages_land_once_as_they_were(
-    spark: SparkSession, mock_servers: str, lake: Lake
+    spark: SparkSession, servers: str, new_topic: Callable[..., str], lake: Lake
 ) -> None:
-    topic = f"raw-{uuid.uuid4().hex[:8]}"
-    producer = Producer({"bootstrap.servers": mock_servers})
+    topic = new_topic("raw")
+    producer = Producer({"bootstrap.servers": servers, "log_level": 0})
     for number in range(20):
         producer.produce(topic, b"v%d" % number, None if number % 2 else b"k", timestamp=number + 1)
     assert producer.flush(10) == 0
-    source = TopicSource(bootstrap=mock_servers, rows_max=8)
+    source = TopicSource(bootstrap=servers, rows_max=8)
     assert ingest(spark, source, lake, topics=[topic]) == Ingested(20, 0, 0)
     assert ingest(spark, source, lake, topics=[topic]) == Ingested(0, 0, 0)
     rows = lake.read_arrow("raw_messages").to_pylist()

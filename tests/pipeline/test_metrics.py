@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from orderwire.pipeline.event_source import open_events
-from orderwire.pipeline.lake import Lake
+from orderwire.pipeline.lake import Lake, spark_schema
 from orderwire.pipeline.metrics import count_destinations, event_steps, run_metrics, window_totals
 from orderwire.pipeline.metrics_model import (
     Counts,
@@ -19,6 +19,7 @@ from orderwire.pipeline.metrics_model import (
     metric_rows,
     nice_window_ns,
 )
+from orderwire.pipeline.metrics_stream import start_window_metrics
 from orderwire.pipeline.tables import TABLES
 from orderwire.trace.reader import write_trace
 from orderwire.trace.schema import TraceError
@@ -208,6 +209,44 @@ def test_every_place_of_a_trace_gives_the_same_events(
     for nothing in (tmp_path / "no.parquet", lake.path("dests"), tmp_path / "lake" / "_none"):
         with pytest.raises(TraceError):
             open_events(spark, str(nothing))
+
+
+@pytest.mark.spark
+def test_a_stream_keeps_each_closed_window_once(
+    spark: SparkSession, trace: pa.Table, tmp_path: Path
+) -> None:
+    one = trace.filter(pa.compute.equal(trace.column("run_id"), "r1")).sort_by("time_ns")
+    source = tmp_path / "source"
+    source.mkdir()
+    write_trace(source / "a.parquet", one.slice(0, 1_500))
+    write_trace(source / "b.parquet", one.slice(1_200))  # 300 events twice
+    lake, checkpoint = Lake(tmp_path / "lake"), tmp_path / "checkpoint"
+    files = spark.readStream.schema(spark_schema("events")).option("maxFilesPerTrigger", 1)
+    for _ in range(2):  # the second time there is nothing new
+        query = start_window_metrics(
+            files.parquet(str(source)),
+            lake,
+            checkpoint,
+            window="20 milliseconds",
+            lateness="10 milliseconds",
+        )
+        query.awaitTermination()
+    kept = {
+        (row["window_start_ns"], row["metric"]): row
+        for row in lake.read_arrow("metrics").to_pylist()
+    }
+    assert len(kept) == lake.rows("metrics")
+    expected = window_totals(event_steps(spark.createDataFrame(one)), 20 * MS).collect()
+    last = max(row.window_start_ns for row in expected)
+    closed = [row for row in expected if row.window_start_ns < last - 100 * MS]
+    assert len(closed) > 10
+    for row in closed:
+        for metric in ("messages", "copies", "control_bytes", "delivered"):
+            assert kept[row.window_start_ns, metric]["value"] == row[metric]
+        if row.delays:
+            found = kept[row.window_start_ns, "delay_p50"]
+            assert (found["value"], found["samples"]) == (row.delay_p50_us, row.delays)
+            assert found["sketch"]
 
 
 def test_destinations_are_counted_in_bulk() -> None:

@@ -1,7 +1,6 @@
 """The source inside Spark, on a real port: batch, stream, restart, replay."""
 
 import json
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,11 @@ Read = Callable[..., DataFrame]
 class Topic:
     """A fresh topic of four partitions."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: str, name: str) -> None:
         self.servers = servers
-        self.name = f"t-{uuid.uuid4().hex[:8]}"
-        self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 1})
+        self.name = name
+        self._producer = Producer({"bootstrap.servers": servers, "linger.ms": 1, "log_level": 0})
         self._sent = 0
-        assert self._producer.list_topics(self.name, timeout=10).topics[self.name].partitions
 
     def write(self, count: int, headers: Any = None) -> None:
         for _ in range(count):
@@ -40,8 +38,8 @@ class Topic:
 
 
 @pytest.fixture
-def topic(mock_servers: str) -> Topic:
-    return Topic(mock_servers)
+def topic(servers: str, new_topic: Callable[..., str]) -> Topic:
+    return Topic(servers, new_topic("t"))
 
 
 def source(reader: Any, topic: Topic, **options: str) -> Any:

@@ -1,13 +1,13 @@
 """`orderwire metrics`: delay, waiting, control bytes and loss of a trace."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from orderwire.cli.output import emit_json
+from orderwire.cli.output import emit_json, progress
 from orderwire.cli.spark import JSON, MASTER, session
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ _MEMBERS_SHOWN_MAX = 40
     type=click.Path(file_okay=False, path_type=Path),
     help="Also add the result to the table metrics of this lake.",
 )
+@click.option("--follow", is_flag=True, help="Add windows to the lake as they close, until Ctrl-C.")
 @MASTER
 @JSON
 def command(
@@ -38,6 +39,7 @@ def command(
     window_ms: int | None,
     waiting: bool,
     lake_path: Path | None,
+    follow: bool,
     master: str,
     as_json: bool,
 ) -> None:
@@ -51,14 +53,19 @@ def command(
     Example: orderwire metrics runs/demo/lake --json
              orderwire metrics trace@localhost:9092
     """
+    if follow and lake_path is None:
+        raise click.UsageError("--follow needs --lake: where the windows go")
     with session("metrics", master) as spark:
-        from orderwire.pipeline.event_source import open_events
+        from orderwire.pipeline.event_source import open_events, stream_events
         from orderwire.pipeline.lake import Lake
         from orderwire.pipeline.metrics import run_metrics
         from orderwire.pipeline.metrics_model import as_json as document
         from orderwire.trace.schema import TraceError
 
         try:
+            if follow and lake_path is not None:
+                _follow(stream_events(spark, source), Lake(lake_path), source, window_ms)
+                return
             events = open_events(spark, source)
         except TraceError as error:
             raise click.UsageError(str(error)) from error
@@ -78,6 +85,21 @@ def _keep(lake: "Lake", runs: "list[RunMetrics]") -> None:
 
     last = lake.recorded("metrics", _APPLICATION)
     lake.append_table("metrics", metric_rows(runs), _APPLICATION, 0 if last is None else last + 1)
+
+
+def _follow(events: Any, lake: "Lake", source: str, window_ms: int | None) -> None:
+    """Run the stream of windows until it fails or is interrupted."""
+    from orderwire.pipeline.ingest import CHECKPOINTS
+    from orderwire.pipeline.metrics_stream import start_window_metrics
+
+    checkpoint = lake.root / CHECKPOINTS / f"metrics.{source.partition('@')[0]}"
+    window = f"{window_ms or 1_000} milliseconds"
+    query = start_window_metrics(events, lake, checkpoint, window=window, every="1 second")
+    progress(f"following {source}; Ctrl-C ends it")
+    try:
+        query.awaitTermination()
+    finally:
+        query.stop()
 
 
 def _print(run: "RunMetrics") -> None:

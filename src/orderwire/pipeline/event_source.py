@@ -5,8 +5,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from orderwire.pipeline.ingest import TopicSource, event_rows
-from orderwire.pipeline.lake import Lake
+from orderwire.pipeline.ingest import TopicSource, decoded_events, event_rows
+from orderwire.pipeline.lake import Lake, spark_schema
 from orderwire.pipeline.trace_records import read_trace_files
 from orderwire.trace.reader import TRACE_SUFFIXES
 from orderwire.trace.schema import KEY_COLUMNS, TraceError
@@ -28,7 +28,7 @@ def open_events(spark: SparkSession, text: str) -> DataFrame:
                 f"{text!r} is neither a file or folder that exists nor TOPIC@HOST:PORT"
             )
         source = TopicSource(bootstrap=found["servers"])
-        return event_rows(Lake(path), source.batch(spark, found["topic"]))
+        return event_rows(source.batch(spark, found["topic"]))
     lake = lake_at(path)
     if lake is not None:
         if not lake.files("events"):
@@ -42,10 +42,20 @@ def open_events(spark: SparkSession, text: str) -> DataFrame:
                 f"no trace in {path}: it has no file that ends in {' or '.join(TRACE_SUFFIXES)}"
             )
     paths = spark.createDataFrame([(str(file.absolute()),) for file in files], "path string")
-    events = paths.repartition(len(files)).mapInArrow(
-        read_trace_files, Lake(path).spark_schema("events")
-    )
+    events = paths.repartition(len(files)).mapInArrow(read_trace_files, spark_schema("events"))
     return events.dropDuplicates(list(KEY_COLUMNS)) if len(files) > 1 else events
+
+
+def stream_events(spark: SparkSession, text: str) -> DataFrame:
+    """Return the events of TOPIC@HOST:PORT as a stream, as often as they were written.
+
+    Raises TraceError when it is no topic.
+    """
+    found = _TOPIC.fullmatch(text)
+    if found is None:
+        raise TraceError(f"{text!r} is not TOPIC@HOST:PORT: only a topic can be followed")
+    messages = TopicSource(bootstrap=found["servers"]).stream(spark, found["topic"])
+    return decoded_events(messages)
 
 
 def lake_at(path: Path) -> Lake | None:

@@ -158,9 +158,8 @@ class KafkaClient:
         where = TopicPartition(wanted.topic, wanted.partition)
         try:
             marks = self.bounds([where]).get(where)
-        except PipelineError as error:
-            self._last_error = str(error)
-            return position
+        except PipelineError:
+            return position  # a time-out is not a loss
         if marks is None:
             return position
         if position < marks.low:
@@ -187,6 +186,7 @@ class KafkaClient:
         }
 
     def _unreachable(self, what: str, error: KafkaException) -> PipelineError:
+        self._consumer.poll(0.0)  # lets error_cb tell what happened meanwhile
         return PipelineError(
             f"{self._servers} gave no {what}: {error.args[0]}; last error: {self._last_error}"
         )

@@ -109,7 +109,7 @@ class Lake:
         Raises LakeError when the columns are not the table's.
         """
         settings = _settings(name)
-        _check_columns(name, frame.schema, self.spark_schema(name))
+        _check_columns(name, frame.schema, spark_schema(name))
         table = self._create(name)
         if (done := self._done(name, table, application, batch)) is not None:
             return done
@@ -158,9 +158,9 @@ class Lake:
     ) -> "DataFrame":
         """The table, or some files of it, as a DataFrame read by the JVM's own Parquet reader."""
         chosen = self.files(name, version) if files is None else list(files)
-        reader = spark.read.schema(self.spark_schema(name))
+        reader = spark.read.schema(spark_schema(name))
         if not chosen:
-            return spark.createDataFrame([], self.spark_schema(name))
+            return spark.createDataFrame([], spark_schema(name))
         return reader.option("basePath", str(self.path(name))).parquet(*chosen)
 
     def read_arrow(
@@ -178,12 +178,6 @@ class Lake:
             empty: pa.Table = schema.empty_table()
             return empty if columns is None else empty.select(columns)
         return pa.concat_tables(parts)
-
-    def spark_schema(self, name: str) -> "StructType":
-        """The table's columns as Spark says them."""
-        from pyspark.sql.pandas.types import from_arrow_schema
-
-        return from_arrow_schema(_settings(name).schema)
 
     def clean(self, name: str, application: str) -> list[str]:
         """Remove what a crash left: folders of this application's batches that never committed.
@@ -295,6 +289,13 @@ class Lake:
     def _local(self, name: str, uri: str) -> str:
         path = Path(uri.removeprefix("file://"))
         return str(path if path.is_absolute() else self.path(name) / path)
+
+
+def spark_schema(name: str) -> "StructType":
+    """A table's columns as Spark says them."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(_settings(name).schema)
 
 
 def file_statistics(about: pq.FileMetaData, columns: Iterable[str]) -> dict[str, Any]:

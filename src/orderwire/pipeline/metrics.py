@@ -54,11 +54,12 @@ def run_metrics(
         steps.unpersist()
 
 
-def event_steps(events: DataFrame) -> DataFrame:
-    """The columns that metrics are made of, one row an event that counts."""
+def event_steps(events: DataFrame, *keep: str) -> DataFrame:
+    """The columns that metrics are made of, one row an event that counts, and those to keep."""
     kind, others = F.col("kind"), F.col("source") != F.col("process")
     delivery = (kind == "deliver") & others
     return events.where(kind.isin("send", "deliver", "discard", "lost")).select(
+        *keep,
         "run_id",
         "process",
         "kind",
