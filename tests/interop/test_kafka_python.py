@@ -1,0 +1,153 @@
+"""kafka-python against a real broker."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.errors import TopicAlreadyExistsError
+
+from orderwire.aio.broker_process import BrokerProcess
+
+pytestmark = pytest.mark.interop
+
+SECONDS_MAX = 30.0
+
+
+def producer(broker: BrokerProcess, **settings: Any) -> KafkaProducer:
+    return KafkaProducer(bootstrap_servers=broker.address, **settings)
+
+
+def consumer(broker: BrokerProcess, group: str | None, **settings: Any) -> KafkaConsumer:
+    return KafkaConsumer(
+        bootstrap_servers=broker.address,
+        group_id=group,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        session_timeout_ms=6000,
+        heartbeat_interval_ms=200,
+        **settings,
+    )
+
+
+def write(broker: BrokerProcess, topic: str, count: int, **settings: Any) -> list[bytes]:
+    values = [b"%06d" % n + b"b" * 94 for n in range(count)]
+    writer = producer(broker, **settings)
+    futures = [writer.send(topic, value) for value in values]
+    assert [future.get(SECONDS_MAX).offset for future in futures] == list(range(count))
+    writer.close()
+    return values
+
+
+def read_to_end(broker: BrokerProcess, topic: str) -> list[bytes]:
+    """Read until the position reaches the end offset, which is how this client knows the end."""
+    reader = consumer(broker, None)
+    place = TopicPartition(topic, 0)
+    reader.assign([place])
+    reader.seek_to_beginning(place)
+    end = reader.end_offsets([place])[place]
+    values: list[bytes] = []
+    until = time.monotonic() + SECONDS_MAX
+    while reader.position(place) < end:
+        assert time.monotonic() < until, f"position {reader.position(place)} of {end}"
+        for records in reader.poll(200).values():
+            values += [record.value for record in records]
+    reader.close()
+    return values
+
+
+def poll_until(true: Callable[[], bool], *readers: KafkaConsumer) -> None:
+    until = time.monotonic() + SECONDS_MAX
+    while not true():
+        assert time.monotonic() < until, "it did not come true in time"
+        for reader in readers:
+            reader.poll(50)
+
+
+@pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])
+def test_every_codec_is_read_to_the_end(broker: BrokerProcess, codec: str | None) -> None:
+    topic = f"python-{codec}"
+    values = write(broker, topic, 500, compression_type=codec, linger_ms=20)
+    assert read_to_end(broker, topic) == values
+
+
+def test_group_shares_partitions_and_takes_over(broker: BrokerProcess) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=broker.address)
+    admin.create_topics({"python-group": {"num_partitions": 4, "replication_factor": 1}})
+    first = consumer(broker, "python-g")
+    second = consumer(broker, "python-g")
+    first.subscribe(["python-group"])
+    poll_until(lambda: len(first.assignment()) == 4, first)
+    second.subscribe(["python-group"])
+    poll_until(lambda: len(first.assignment()) == len(second.assignment()) == 2, first, second)
+    described = admin.describe_groups(["python-g"])["python-g"]
+    assert len(described["members"]) == 2
+    second.close()
+    poll_until(lambda: len(first.assignment()) == 4, first)
+    first.close()
+    admin.close()
+
+
+def test_group_commits_and_resumes(broker: BrokerProcess) -> None:
+    write(broker, "python-commit", 50)
+    first = consumer(broker, "python-c", max_poll_records=1)
+    first.subscribe(["python-commit"])
+    seen = 0
+    until = time.monotonic() + SECONDS_MAX
+    while seen < 20 and time.monotonic() < until:
+        seen += sum(map(len, first.poll(200).values()))
+        if seen:
+            first.commit()
+    first.close()
+    second = consumer(broker, "python-c", max_poll_records=1)
+    second.subscribe(["python-commit"])
+    got: list[Any] = []
+    poll_until(lambda: bool(got) or bool(extend(got, second)))
+    assert got[0].offset == 20
+    second.close()
+
+
+def extend(got: list[Any], reader: KafkaConsumer) -> list[Any]:
+    for records in reader.poll(200).values():
+        got += records
+    return got
+
+
+def test_administration(broker: BrokerProcess) -> None:
+    admin = KafkaAdminClient(bootstrap_servers=broker.address)
+    topic = "python-admin"
+    wanted = {topic: {"num_partitions": 2, "replication_factor": 1}}
+    admin.create_topics(wanted)
+    with pytest.raises(TopicAlreadyExistsError):
+        admin.create_topics(wanted)
+    admin.create_partitions({topic: 3})
+    resource = ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "7200000"})
+    admin.alter_configs([resource])
+    described = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic, None)])
+    assert described["topic"][topic]["retention.ms"]["value"] == "7200000"
+    assert topic in admin.list_topics()
+    assert len(admin.describe_topics([topic])[0]["partitions"]) == 3
+    writer = producer(broker)
+    for n in range(10):
+        writer.send(topic, b"%d" % n, partition=0)
+    writer.close()
+    admin.delete_records({TopicPartition(topic, 0): 6})
+    assert len(read_to_end(broker, topic)) == 4
+    admin.delete_topics([topic])
+    assert topic not in admin.list_topics()
+    admin.close()
+
+
+def test_time_lookup(broker: BrokerProcess) -> None:
+    writer = producer(broker)
+    for n in range(20):
+        writer.send("python-time", b"x", timestamp_ms=1_000_000 + 10 * n)
+    writer.close()
+    reader = consumer(broker, None)
+    place = TopicPartition("python-time", 0)
+    assert reader.offsets_for_times({place: 1_000_095})[place].offset == 10
+    assert reader.offsets_for_times({place: 2_000_000})[place] is None
+    assert reader.beginning_offsets([place])[place] == 0
+    reader.close()
