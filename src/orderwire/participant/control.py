@@ -16,6 +16,9 @@ PROTOCOL_VERSION = 1
 TOPICS_MAX = 1_024
 """Topics that one participant may write to at a time."""
 
+NUMBER_MAX = 1 << 31
+"""Topics that one participant may write to in its life."""
+
 DOMAIN_KEY_BYTES_MAX = 512
 
 
@@ -83,8 +86,8 @@ def decode(data: bytes | memoryview) -> Message:
 
 
 def _check(topic: Declare) -> None:
-    if not 0 <= topic.number < TOPICS_MAX:
-        raise RemoteProtocolError(f"topic number {topic.number}, expected 0 … {TOPICS_MAX - 1}")
+    if not 0 <= topic.number <= NUMBER_MAX:
+        raise RemoteProtocolError(f"topic number {topic.number}, expected 0 … {NUMBER_MAX}")
     if len(topic.name.encode()) > NAME_BYTES_MAX:
         raise RemoteProtocolError(f"topic name of {len(topic.name)} characters")
     if len(topic.domain.encode()) > DOMAIN_KEY_BYTES_MAX:

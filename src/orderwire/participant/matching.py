@@ -112,6 +112,7 @@ class Matching:
         self._connected: set[ProcessId] = set()
         self._outlets: dict[tuple[str, str], Outlet] = {}
         self._numbers: dict[int, Outlet] = {}
+        self._next_number = 0
         self._declared: dict[ProcessId, dict[int, Declare]] = {me: {}}
         self._wanted: dict[ProcessId, dict[int, int]] = {me: {}}
         """Readers here of each declared topic, as last told to its writer's member."""
@@ -128,12 +129,14 @@ class Matching:
         """
         outlet = self._outlets.get((name, domain))
         if outlet is None:
-            number = next((n for n in range(TOPICS_MAX) if n not in self._numbers), None)
-            if number is None:
+            if len(self._numbers) >= TOPICS_MAX:
                 raise LocalProtocolError(
                     f"cannot write to {name!r}: this participant writes to {TOPICS_MAX} topics"
                     " already; close a writer that is no longer needed"
                 )
+            # Numbers are not used again: an answer under way may still be about an earlier topic.
+            number = self._next_number
+            self._next_number += 1
             outlet = self._outlets[name, domain] = Outlet(number, name, domain)
             self._numbers[number] = outlet
             declared = Declare(number, name, domain)
@@ -229,6 +232,12 @@ class Matching:
 
     def _learn(self, member: ProcessId, declared: Declare) -> None:
         topics = self._declared.setdefault(member, {})
+        if topics.get(declared.number, declared) != declared:  # a new incarnation's
+            self._forget(member, declared.number)
+        if declared.number not in topics and len(topics) >= TOPICS_MAX:
+            raise RemoteProtocolError(
+                f"{self._members[member]} declares more than {TOPICS_MAX} topics"
+            )
         topics[declared.number] = declared
         self._match(member, declared)
         self._tell_readers(declared.domain)
