@@ -25,7 +25,7 @@ _TIME_ERROR = 5
 class GroupClock:
     """Nanoseconds since the Unix epoch; never goes back."""
 
-    __slots__ = ("_monotonic_ns", "_origin_ns")
+    __slots__ = ("_origin_ns", "monotonic_ns")
 
     def __init__(
         self,
@@ -33,12 +33,13 @@ class GroupClock:
         wall_ns: Callable[[], int] = time.time_ns,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self._monotonic_ns = monotonic_ns
+        self.monotonic_ns = monotonic_ns
+        """What advances it, for intervals."""
         self._origin_ns = _origin(wall_ns, monotonic_ns)
 
     def now(self) -> Instant:
         """Return the time of the group."""
-        return Instant(self._origin_ns + self._monotonic_ns())
+        return Instant(self._origin_ns + self.monotonic_ns())
 
 
 def _origin(wall_ns: Callable[[], int], monotonic_ns: Callable[[], int]) -> int:

@@ -89,7 +89,7 @@ class Endpoint:
         self._impairer: Impairer | None = None
         if impairment is not None:
             fates = DrawnFates(impairment, me) if isinstance(impairment, Impairment) else impairment
-            self._impairer = Impairer(fates, self._send_now, time.monotonic_ns)
+            self._impairer = Impairer(fates, self._send_now, clock.monotonic_ns)
         self._links: dict[ProcessId, Link] = {}
         self._by_address: dict[Address, Link] = {}
         self._addresses: dict[ProcessId, Address] = {}
@@ -152,7 +152,7 @@ class Endpoint:
             peer,
             self.session,
             self,
-            monotonic_ns=time.monotonic_ns,
+            monotonic_ns=self.clock.monotonic_ns,
             receive_window=min(
                 WINDOW_BYTES_MAX, self._udp.receive_bytes // max(2, len(self._links) + 1)
             ),

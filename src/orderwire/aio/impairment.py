@@ -133,6 +133,7 @@ class Impairer:
         self._held: list[tuple[int, int, ProcessId, bytes]] = []
         self._order = itertools.count()
         self._timer: asyncio.TimerHandle | None = None
+        self._armed_for = 0
         self._loop = asyncio.get_running_loop()
         self.lost = 0
         self.duplicated = 0
@@ -164,9 +165,10 @@ class Impairer:
             return
         due = self._held[0][0]
         if self._timer is not None:
-            if self._timer.when() <= self._loop.time() + (due - now) / NS_PER_S:
+            if self._armed_for <= due:
                 return
             self._timer.cancel()
+        self._armed_for = due
         self._timer = self._loop.call_later(max(0, due - now) / NS_PER_S, self._release)
 
     def _release(self) -> None:
