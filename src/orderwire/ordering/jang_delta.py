@@ -345,29 +345,35 @@ def _send_copies(
     Copies with the same dependencies share one PDU.
     """
     encoded_waits, packed = encoded
-    deps = [
-        (mask, (sender, wait), part)
-        for (sender, wait, mask), part in zip(taken, encoded_waits, strict=True)
-    ]
+    everything = tuple([(sender, wait) for sender, wait, _ in taken])
+    # Destination's bit → bit set of the dependencies that it does not have.
+    lacking: dict[int, int] = {}
+    for index, (_, _, mask) in enumerate(taken):
+        missing = remote & ~mask
+        while missing:
+            bit = missing & -missing
+            missing ^= bit
+            lacking[bit] = lacking.get(bit, 0) | 1 << index
     shared: dict[int, JangDeltaPdu] = {}
     control_bytes = 0
     while remote:
         bit = remote & -remote
         remote ^= bit
-        waits = []
-        parts = []
-        pattern = 0
-        which = 1
-        for mask, wait, part in deps:
-            if mask & bit:
-                pattern |= which
-                waits.append(wait)
-                parts.append(part)
-            which <<= 1
+        pattern = lacking.get(bit, 0)
         pdu = shared.get(pattern)
         if pdu is None:
+            waits = everything
+            parts = encoded_waits
+            if pattern & (pattern - 1):
+                kept = [index for index in range(len(taken)) if not pattern >> index & 1]
+                waits = tuple([everything[index] for index in kept])
+                parts = [encoded_waits[index] for index in kept]
+            elif pattern:  # In a broadcast group: all but the destination's own message.
+                index = pattern.bit_length() - 1
+                waits = everything[:index] + everything[index + 1 :]
+                parts = encoded_waits[:index] + encoded_waits[index + 1 :]
             control = head + join_waits(parts, packed)
-            pdu = shared[pattern] = JangDeltaPdu(*common, tuple(waits), control, payload)
+            pdu = shared[pattern] = JangDeltaPdu(*common, waits, control, payload)
         control_bytes += len(pdu.control)
         effects.append(Send(ProcessId(bit.bit_length() - 1), pdu))
     return control_bytes

@@ -22,7 +22,7 @@ The CI is the same in all copies of a message and is encoded once.
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -48,7 +48,6 @@ Wait: TypeAlias = tuple[int, int]
 PACKED_MEMBERS_MAX = 16
 PACKED_FROM_TICKS = 1 << 14
 """Below this lifetime, an age takes two bytes as a varint and three when packed."""
-PACKED_AGE_END = 1 << 24
 INTEGER_BYTES = 4
 """Every integer of the layout that the papers count with."""
 
@@ -90,23 +89,29 @@ class Layout:
             return b"\x00"
         if self.is_packed:
             pack = self.entry.pack
-            parts = []
-            for sender, group in entries.items():
-                for entry_stamp, mask in group:
-                    age = stamp - entry_stamp
-                    if age >= PACKED_AGE_END:
-                        return _encode_entries(stamp, entries)
-                    parts.append(pack(sender, age & 0xFFFF, age >> 16, mask))
-            return encode_varint(len(parts) << 1 | 1) + b"".join(parts)
+            try:
+                parts = [
+                    pack(sender, (age := stamp - entry_stamp) & 0xFFFF, age >> 16, mask)
+                    for sender, group in entries.items()
+                    for entry_stamp, mask in group
+                ]
+            except struct.error:
+                pass  # An age of more than three bytes.
+            else:
+                return encode_varint(len(parts) << 1 | 1) + b"".join(parts)
         return _encode_entries(stamp, entries)
 
-    def encode_waits(self, stamp: int, waits: Iterable[Wait]) -> tuple[list[bytes], int]:
+    def encode_waits(self, stamp: int, waits: Sequence[Wait]) -> tuple[list[bytes], int]:
         """Return each dependency on the wire, and 1 if they are packed, else 0."""
         if self.is_packed:
             pack = self.wait.pack
-            ages = [(sender, stamp - wait) for sender, wait in waits]
-            if all(age < PACKED_AGE_END for _, age in ages):
-                return [pack(sender, age & 0xFFFF, age >> 16) for sender, age in ages], 1
+            try:
+                return [
+                    pack(sender, (age := stamp - wait) & 0xFFFF, age >> 16)
+                    for sender, wait in waits
+                ], 1
+            except struct.error:
+                pass  # An age of more than three bytes.
         return [encode_varint(sender) + encode_varint(stamp - wait) for sender, wait in waits], 0
 
 
