@@ -9,6 +9,8 @@ from typing import Protocol
 
 import msgspec
 
+from orderwire.kernel import Instant
+
 PPM_MAX = 100_000
 """Largest drift, in parts per million: a clock that loses a tenth."""
 
@@ -16,7 +18,7 @@ PPM_MAX = 100_000
 class Clock(Protocol):
     """Between true time and one process's clock, both in nanoseconds."""
 
-    def read(self, true_ns: int) -> int:
+    def read(self, true_ns: int) -> Instant:
         """What this clock shows at this true time."""
         ...
 
@@ -41,9 +43,9 @@ class TrueClock:
 
     __slots__ = ()
 
-    def read(self, true_ns: int) -> int:
+    def read(self, true_ns: int) -> Instant:
         """Return true time."""
-        return true_ns
+        return Instant(true_ns)
 
     def when(self, local_ns: int) -> int:
         """Return the same reading."""
@@ -63,10 +65,10 @@ class BoundedClock:
         self._period_ns = 2 * spread_ns
         self._phase_ns = phase_ns % self._period_ns
 
-    def read(self, true_ns: int) -> int:
+    def read(self, true_ns: int) -> Instant:
         """Return what this clock shows at this true time."""
         at = (self._phase_ns + true_ns * self._rate_ppm // 1_000_000) % self._period_ns
-        return true_ns + (at if at <= self._spread_ns else self._period_ns - at)
+        return Instant(true_ns + (at if at <= self._spread_ns else self._period_ns - at))
 
     def when(self, local_ns: int) -> int:
         """Return the first true time at which this clock shows `local_ns` or more."""

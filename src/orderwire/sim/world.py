@@ -6,6 +6,8 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any, TypeAlias
 
+from orderwire.kernel import Instant
+
 FAULT = 0
 """Priorities inside one nanosecond, in this order: crash, restart, partition, heal …"""
 EARLY_COMMAND = 1
@@ -24,7 +26,7 @@ COLLECT_THRESHOLDS = (50_000, 20, 50)
 """Garbage collection while a world runs: heap entries are many and never part of a cycle."""
 
 Act: TypeAlias = Callable[[Any, Any], None]
-Entry: TypeAlias = tuple[int, int, int, Act, Any, Any]
+Entry: TypeAlias = tuple[Any, int, int, Act, Any, Any]
 """Time in ns, priority, sequence: a total key; then what to do, with two arguments."""
 
 
@@ -37,7 +39,7 @@ class World:
     __slots__ = ("_runs", "events", "heap", "now_ns", "sequence")
 
     def __init__(self) -> None:
-        self.now_ns = 0
+        self.now_ns = Instant(0)
         """True time.  Processes see it through their clocks only."""
         self.heap: list[Entry] = []
         self.events = 0
