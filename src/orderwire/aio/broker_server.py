@@ -93,6 +93,7 @@ class BrokerServer:
         self._current: list[tuple[Slot, Reply]] | None = None
         """Who waits for the commit that is being written."""
         self._timer: TimerHandle | None = None
+        self._armed_for = Instant(0)
         self._ticker: TimerHandle | None = None
         self._server: Server | None = None
         self.next_token = count(1).__next__
@@ -249,18 +250,17 @@ class BrokerServer:
 
     def _arm(self) -> None:
         deadline = self.broker.next_deadline()
-        timer = self._timer
-        when = self.loop.time() + (deadline - self.clock.now()) / NS_PER_S
-        if timer is not None:
-            if timer.when() <= when + 0.0005:
+        if self._timer is not None:
+            if self._armed_for <= deadline:
                 return
-            timer.cancel()
-        self._timer = self.loop.call_at(when, self._wake)
+            self._timer.cancel()
+        delay_ns = max(deadline - self.clock.now(), 0)
+        self._armed_for = deadline
+        self._timer = self.loop.call_later(delay_ns / NS_PER_S, self._wake)
 
     def _wake(self) -> None:
         self._timer = None
-        deadline = self.broker.next_deadline()
-        self.broker.wake(Instant(max(deadline, self.clock.now())))
+        self.broker.wake(Instant(max(self._armed_for, self.clock.now())))
         self.after_turn()
 
     def _tick(self) -> None:
