@@ -160,6 +160,7 @@ def test_what_the_catalog_cannot_check_is_listed(tmp_path: Path) -> None:
     report = check_paths([tmp_path])
     assert report.failed == []
     assert report.files == 2
+    assert set(report.verdicts.values()) == {"not covered"}
     assert {(Path(part.file).name, part.expectation) for part in report.not_covered} == {
         ("rows.json", "kind rows"),
         (path.name, "oracle:3"),
@@ -206,9 +207,11 @@ def test_command_prints_one_object_and_exits_by_verdict(tmp_path: Path) -> None:
     assert printed["files"] == len(FILES) == 20
     assert printed["checks"] == printed["passed"] > 1_000
     assert printed["failed"] == []
+    assert set(printed["verdicts"].values()) == {"passed"}
     bad = CliRunner().invoke(command, [str(corrupt(tmp_path, {"stamps": {"m1": 9}})), "--json"])
     assert bad.exit_code == 1
     assert json.loads(bad.stdout)["failed"][0]["algorithm"] == "jang-delta"
+    assert list(json.loads(bad.stdout)["verdicts"].values()) == ["failed"]
     words = CliRunner().invoke(command, [str(corrupt(tmp_path, {"stamps": {"m1": 9}}))])
     assert words.exit_code == 1
     assert "m1 is stamped 0, expected 9" in words.output

@@ -28,6 +28,8 @@ def command(paths: tuple[Path, ...], as_json: bool) -> None:
     if as_json:
         emit_json(report)
     else:
+        for file, verdict in report.verdicts.items():
+            emit(f"{verdict:11}  {file}")
         for failure in report.failed:
             emit(f"FAILED  {failure.file}  {failure.algorithm}: {failure.why}")
         for part in report.not_covered:

@@ -106,6 +106,8 @@ class Report(msgspec.Struct):
     passed: int = 0
     failed: list[Failure] = []
     not_covered: list[NotCovered] = []
+    verdicts: dict[str, str] = {}
+    """File → "passed", "failed", or "not covered" when nothing in the catalog could check it."""
 
     def count(self, file: str, algorithm: str, why: str | None) -> None:
         """Count one check; `why` says what is wrong, None that it passed."""
@@ -122,9 +124,18 @@ def find_files(path: Path) -> list[Path]:
 
 
 def check_file(path: Path, report: Report, algorithms: Mapping[str, Algorithm]) -> None:
-    """Replay one file and count its checks."""
+    """Replay one file, count its checks and give it a verdict."""
     report.files += 1
     file = str(path)
+    checks, failures = report.checks, len(report.failed)
+    _check_file(path, file, report, algorithms)
+    if len(report.failed) > failures:
+        report.verdicts[file] = "failed"
+    else:
+        report.verdicts[file] = "passed" if report.checks > checks else "not covered"
+
+
+def _check_file(path: Path, file: str, report: Report, algorithms: Mapping[str, Algorithm]) -> None:
     try:
         raw = _read_object(path)
         if "sends" not in raw and raw.get("kind") in OTHER_KINDS:
