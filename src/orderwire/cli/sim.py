@@ -89,9 +89,9 @@ def run_scenario(
     scenario = _scenario(name, algorithm)
     if seeds is None:
         run = _simulate(scenario, 1 if seed is None else seed, announce=not as_json)
-        _report_one(run, out, as_json, with_diagram=run.verdict is Verdict.INVALID)
+        _report_one(run, name, out, as_json, with_diagram=run.verdict is Verdict.INVALID)
         return
-    _report_many(scenario, seeds, out, as_json)
+    _report_many(scenario, name, seeds, out, as_json)
 
 
 @command.command("replay")
@@ -143,7 +143,7 @@ def replay(
     if record is not None:
         recorder.write(run, record)
         progress(f"inputs of {len(recorder.lines)} processes in {record}")
-    _report_one(run, out, as_json, with_diagram=True)
+    _report_one(run, name, out, as_json, with_diagram=True)
 
 
 class _Recorder:
@@ -183,8 +183,17 @@ def _simulate(
         raise click.UsageError(f"scenario {scenario.name!r}: {error}") from None
 
 
-def _report_one(run: Run, out: Path | None, as_json: bool, *, with_diagram: bool) -> None:
+def _outcome(run: Run, called: str) -> Outcome:
+    """The run in short; a scenario from a file is replayed by the file's name."""
     short = outcome(run)
+    name = f" {run.scenario.name} "
+    return replace(short, replay=short.replay.replace(name, f" {called} ", 1))
+
+
+def _report_one(
+    run: Run, called: str, out: Path | None, as_json: bool, *, with_diagram: bool
+) -> None:
+    short = _outcome(run, called)
     if out is not None:
         progress(f"left in {write_run(run, out)}")
     if as_json:
@@ -195,7 +204,7 @@ def _report_one(run: Run, out: Path | None, as_json: bool, *, with_diagram: bool
         for line in _verdict_lines(run, short):
             emit(line)
         if run.verdict is Verdict.INVALID:
-            emit(run.replay_line)
+            emit(short.replay)
     if run.verdict is Verdict.INVALID:
         raise SystemExit(EXIT_FAILED)
 
@@ -239,7 +248,9 @@ def _verdict_lines(run: Run, short: Outcome) -> list[str]:
     return lines
 
 
-def _report_many(scenario: Scenario, seeds: int, out: Path | None, as_json: bool) -> None:
+def _report_many(
+    scenario: Scenario, called: str, seeds: int, out: Path | None, as_json: bool
+) -> None:
     verdicts: Counter[str] = Counter()
     probes: Counter[str] = Counter()
     failed: list[Outcome] = []
@@ -250,7 +261,7 @@ def _report_many(scenario: Scenario, seeds: int, out: Path | None, as_json: bool
         probes += run.probes
         events += run.world_events
         if run.verdict is Verdict.INVALID:
-            failed.append(outcome(run))
+            failed.append(_outcome(run, called))
             progress(f"seed {seed}: {run.judgement.why()}")
             if out is not None:
                 progress(f"left in {write_run(run, out)}")

@@ -79,6 +79,24 @@ def test_scenario_files_run_too(tmp_path: Path) -> None:
     result = sim("run", str(path), "--seed", "2")
     assert result.exit_code == 0
     assert result.output.startswith("tiny\n")
+    found = json.loads(sim("run", str(path), "--seed", "2", "--json").stdout)
+    assert f"sim replay {path} --seed 2" in found["replay"]
+
+
+def test_a_broken_promise_is_status_1_and_ends_with_its_replay(tmp_path: Path) -> None:
+    """Clocks apart by 80 % of a lifetime, and an ε that says they agree."""
+    path = tmp_path / "careless.toml"
+    path.write_text(
+        'name = "careless"\n[settings]\nmembers = 4\nlifetime_ns = 10_000_000\n'
+        "[workload]\nmessages = 150\ngap_mean_ns = 4_000_000\nfan_out = 2\n"
+        "answer_ratio = 0.3\nanswers_max = 100\n"
+        '[network.delay]\ntype = "Bimodal"\nnear_ns = 100_000\nfar_ns = 9_000_000\n'
+        "far_ratio = 0.4\nspread_ns = 4_000_000\n"
+        "[clocks]\nspread_ns = 8_000_000\n[liveness]\nrounds = 0\n"
+    )
+    result = sim("run", str(path), "--seeds", "8")
+    assert result.exit_code == 1
+    assert result.output.splitlines()[-1].startswith(f"replay: orderwire sim replay {path} --seed")
 
 
 @pytest.mark.parametrize(
