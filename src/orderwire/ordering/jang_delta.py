@@ -231,8 +231,6 @@ class JangDelta:
         while expiries:
             last, _, _, held = expiries[0]
             if held.opened and held.last == last:
-                if self._lifetime == FOR_EVER_TICKS:
-                    return None
                 # A copy may still arrive in time at stamp + Δ itself.
                 return Instant((last + self._lifetime) * self._tick_ns + 1)
             heapq.heappop(expiries)
@@ -245,7 +243,8 @@ class JangDelta:
         self._held[source, stamp] = held
         for sender, wait in held.opened.items():
             heapq.heappush(self._blocked[sender], (wait, stamp, source, held))
-        heapq.heappush(self._expiries, (held.last, stamp, source, held))
+        if self._lifetime != FOR_EVER_TICKS:
+            heapq.heappush(self._expiries, (held.last, stamp, source, held))
 
     def _expire(self, tick: int) -> None:
         """Make ready the messages all of whose open dependencies are past their deadlines."""
@@ -310,7 +309,7 @@ class JangDelta:
             probe("jang-delta: gave up on an expired dependency")
             opened.clear()
             heapq.heappush(self._ready, key)
-        elif last != held.last:
+        elif last != held.last and self._lifetime != FOR_EVER_TICKS:
             held.last = last
             heapq.heappush(self._expiries, (last, *key))
 
