@@ -21,6 +21,7 @@ from orderwire.pipeline.errors import (
     DataLossError,
     OffsetsWentBackError,
     OptionError,
+    PipelineError,
     ReadStuckError,
     UnknownTopicError,
 )
@@ -161,6 +162,25 @@ def test_partitions_that_stay_away_are_a_loss(client: MemoryClient) -> None:
     patient = stream(client, failOnDataLoss="false")
     for _ in range(2 * MISSING_ANSWERS_MAX):
         assert patient.latestOffset(start, ReadAllAvailable()) == start
+
+
+def test_a_silent_leader_is_no_loss_and_no_data_is_skipped(client: MemoryClient) -> None:
+    reader = stream(client)
+    start = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    client.append("a", 0, b"new")
+    client.append("a", 1, b"new")
+    client.silent = {A1}
+    for _ in range(2 * MISSING_ANSWERS_MAX):
+        end = reader.latestOffset(start, ReadAllAvailable())
+        assert end == {"a": {"0": 11, "1": 4}}
+    with pytest.raises(PipelineError, match="the leader of a/1 does not answer"):
+        batch(client).partitions()
+    client.silent = set()
+    bounded = stream(client)
+    bounded.prepareForTriggerAvailableNow()
+    client.silent = {A1}
+    with pytest.raises(PipelineError, match="the leader of a/1 does not answer"):
+        bounded.latestOffset(start, ReadAllAvailable())
 
 
 class _Liar(MemoryClient):

@@ -154,6 +154,8 @@ class MemoryClient:
         """Partitions that metadata does not name."""
         self.stuck: set[TopicPartition] = set()
         """Partitions whose leader sends no records."""
+        self.silent: set[TopicPartition] = set()
+        """Partitions whose leader tells no watermarks."""
         self.closed = False
 
     def create(self, topic: str, partitions: int) -> None:
@@ -189,7 +191,7 @@ class MemoryClient:
 
     def bounds(self, partitions: Iterable[TopicPartition]) -> Bounds:
         """Their watermarks."""
-        return {p: self.marks[p] for p in partitions if p in self.marks and p not in self.hidden}
+        return {p: self.marks[p] for p in partitions if p in self.marks and p not in self.silent}
 
     def read(self, wanted: OffsetRange, limits: ReadLimits) -> Iterator[Sequence[Message]]:
         """Yield the records of the range."""

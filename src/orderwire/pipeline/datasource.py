@@ -34,6 +34,7 @@ from orderwire.pipeline.errors import (
     DataLossError,
     OffsetsWentBackError,
     OptionError,
+    PipelineError,
     UnknownTopicError,
 )
 from orderwire.pipeline.kafka_client import CLIENTS, KafkaClient
@@ -152,7 +153,9 @@ class _Reading:
                 f"topic {', '.join(sorted(missing))} does not exist on "
                 f"{dict(self.options.client)['bootstrap.servers']}; create it first"
             )
-        return client.bounds(names)
+        bounds = client.bounds(names)
+        refuse_unanswered(names, bounds)
+        return bounds
 
     def there(self, wanted: Sequence[OffsetRange], bounds: Bounds) -> list[OffsetRange]:
         """The ranges without what is gone; raises DataLossError when that is an error."""
@@ -171,6 +174,16 @@ class _Reading:
     def tasks(self, wanted: Sequence[OffsetRange]) -> list[InputPartition]:
         """One input partition for each piece of the ranges."""
         return [RangePartition(r) for r in plan.split(wanted, self.options.partitions_min)]
+
+
+def refuse_unanswered(names: Sequence[TopicPartition], bounds: Bounds) -> None:
+    """Raise PipelineError when a partition's leader does not answer: not a loss, but no data."""
+    unheard = [partition for partition in names if partition not in bounds]
+    if unheard:
+        raise PipelineError(
+            f"the leader of {unheard[0]} does not answer ({len(unheard)} such partitions): "
+            "try again when it does"
+        )
 
 
 class OrderwireReader(DataSourceReader):
@@ -312,10 +325,11 @@ class OrderwireStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         for attempt in range(options.offset_retries + 1):
             if attempt:
                 time.sleep(options.offset_retry_ms / 1000)
-            bounds = client.bounds(client.partitions(options.topics))
-            missing = sorted(set(begin) - set(bounds))
+            names = client.partitions(options.topics)
+            bounds = client.bounds(names)
+            missing = sorted(set(begin) - set(names))
             back = plan.went_back(begin, bounds)
-            if not missing and not back:
+            if not missing and not back and len(bounds) == len(names):
                 self._missing_answers = 0
                 return bounds
         if back and options.fail_on_data_loss:
@@ -336,6 +350,8 @@ class OrderwireStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 f"{len(missing)} known partitions are gone, first {missing[0]}; "
                 f"asked {self._missing_answers * (options.offset_retries + 1)} times"
             )
+        if self._target is not None:
+            refuse_unanswered(names, bounds)  # or the query would end before its target
         return bounds
 
     def _check_target(self, begin: Offsets, latest: Offsets) -> None:

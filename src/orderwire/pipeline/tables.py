@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from orderwire.trace.schema import arrow_schema
+from orderwire.verify.kernels.violations import VIOLATIONS
 
 
 class TableSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,22 +61,7 @@ TABLES: Mapping[str, TableSettings] = {
         statistics=("run_id", "source", "number"),
     ),
     "violations": TableSettings(
-        schema=pa.schema(
-            [
-                ("run_id", pa.string()),
-                ("check", pa.string()),
-                ("kind", pa.string()),
-                ("process", pa.int32()),
-                ("position", pa.int64()),
-                ("time_ns", pa.int64()),
-                ("source", pa.int32()),
-                ("number", pa.int64()),
-                ("witness_source", pa.int32()),
-                ("witness_number", pa.int64()),
-                ("witness_position", pa.int64()),
-                ("detail", pa.string()),
-            ]
-        ),
+        schema=_plain(VIOLATIONS),
         sorted_by=("run_id", "time_ns", "process", "position"),
         statistics=("run_id", "time_ns", "process"),
     ),
