@@ -11,7 +11,7 @@ import socket
 import struct
 from collections.abc import Callable
 
-from orderwire.kernel import Instant
+from orderwire.kernel import NS_PER_MS, Instant
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,7 +28,8 @@ SOCKET_BUFFER_BYTES = 4 << 20
 """Asked for; the kernel may give less."""
 
 DRAIN_MAX = 64
-"""Receive calls per turn of the loop, so that timers and writes get theirs."""
+DRAIN_NS_MAX = 5 * NS_PER_MS
+"""Receive calls, and time, per turn of the loop: timers and writes must get theirs."""
 
 _SEGMENTS_MAX = 64
 _SEGMENTED_BYTES_MAX = 65_000
@@ -201,22 +202,24 @@ class DatagramSocket:
 
     def _readable(self) -> None:
         udp, view, received, now = self._socket, self._view, self._received, self._now
+        buffers = [self._buffer]
+        ancillary: list[tuple[int, int, bytes]] = []
+        until = now() + DRAIN_NS_MAX
         try:
-            if self.offload:
-                buffers = [self._buffer]
-                for _ in range(DRAIN_MAX):
+            for _ in range(DRAIN_MAX):
+                if self.offload:
                     size, ancillary, _, address = udp.recvmsg_into(buffers, _ANCILLARY_BYTES)
-                    arrived = now()
-                    segment = _segment_bytes(ancillary) if ancillary else size
-                    if segment >= size:
-                        received(view[:size], address, arrived)
-                        continue
+                else:
+                    size, address = udp.recvfrom_into(self._buffer)
+                arrived = now()
+                segment = _segment_bytes(ancillary) if ancillary else size
+                if segment >= size:
+                    received(view[:size], address, arrived)
+                else:
                     for at in range(0, size, segment):
                         received(view[at : min(size, at + segment)], address, arrived)
-            else:
-                for _ in range(DRAIN_MAX):
-                    size, address = udp.recvfrom_into(self._buffer)
-                    received(view[:size], address, now())
+                if arrived > until:
+                    break
         except BlockingIOError:
             pass
         except OSError as error:

@@ -120,39 +120,46 @@ class Host(Generic[CommandT, PduT, IndicationT]):
         self._apply(self._core.submit(command, now))
 
     def _apply(self, effects: Effects) -> None:
+        """Carry out effects, in order; those of a call from inside `tell` come after them.
+
+        A chain of isinstance, not a match: every message passes here, and what the loop calls is
+        bound beforehand.
+        """
         pending = self._pending
-        pending.extend(effects)
         if self._applying:
+            pending.extend(effects)
             return
         self._applying = True
-        channel, codec = self._channel, self._codec
+        send, encode, tell = self._channel.send, self._codec.encode, self._tell
         encoded_pdu: object = None
         encoded = b""
         try:
-            while pending:
-                effect = pending.popleft()
-                match effect:
-                    case Indicate():
-                        self._indicate(effect.indication)
-                    case Send():
+            while True:
+                for effect in effects:
+                    if isinstance(effect, Send):
                         if effect.pdu is not encoded_pdu:  # one PDU may go to many
-                            encoded_pdu, encoded = effect.pdu, codec.encode(effect.pdu)
-                        channel.send(effect.to, encoded, None, effect.via)
-                    case Broadcast():
-                        channel.broadcast(codec.encode(effect.pdu), None, effect.via)
-                    case _:
+                            encoded_pdu, encoded = effect.pdu, encode(effect.pdu)
+                        send(effect.to, encoded, None, effect.via)
+                    elif isinstance(effect, Indicate):
+                        try:
+                            tell(effect.indication)
+                        except Exception as error:
+                            self._failed(error)  # the effects behind it must not be lost for it
+                    elif isinstance(effect, Broadcast):
+                        self._channel.broadcast(encode(effect.pdu), None, effect.via)
+                    else:
                         assert_never(effect)
+                if not pending:
+                    return
+                effects = list(pending)
+                pending.clear()
         finally:
             self._applying = False
 
-    def _indicate(self, indication: IndicationT) -> None:
-        try:
-            self._tell(indication)
-        except Exception as error:
-            # The effects behind it must not be lost for it.
-            self._loop.call_exception_handler(
-                {"message": "telling the application failed", "exception": error}
-            )
+    def _failed(self, error: Exception) -> None:
+        self._loop.call_exception_handler(
+            {"message": "telling the application failed", "exception": error}
+        )
 
     def _rearm(self) -> None:
         """Make the timer fire no later than the core's next deadline.

@@ -58,8 +58,6 @@ class Counters(msgspec.Struct):
     """Came after it was given up; dropped."""
     refused: int = 0
     """Dropped because too many gaps were open; comes again."""
-    malformed: int = 0
-    """Datagrams dropped as the peer's fault."""
     dropped: int = 0
     """Not sent: expired, or crowded out, while waiting for the window."""
     reports: int = 0
@@ -144,7 +142,7 @@ class Link:
         self.restarts = 0
         """How often the peer came back as a new incarnation."""
         self.malformed = 0
-        """Datagrams dropped as the peer's fault that belong to no lane."""
+        """Datagrams dropped as the peer's fault."""
         self.unclaimed = 0
         """Datagrams of channels that are not open here."""
         self.stale = 0

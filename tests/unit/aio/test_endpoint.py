@@ -142,12 +142,13 @@ def test_a_broadcast_is_one_multicast_where_there_is_a_group(loop: str) -> None:
                 channels[1].broadcast(b"%d" % index)
             for channel in channels:
                 await channel.drain(empty=True)
-            assert logs[2].got[0] == [b"%d" % index for index in range(100)]
-            assert logs[1].got[0] == [
+            # Multicasts come through a socket of their own: they may overtake the others.
+            assert sorted(logs[2].got[0], key=int) == [b"%d" % index for index in range(100)]
+            assert sorted(logs[1].got[0]) == sorted(
                 text % index for index in range(100) for text in (b"%d", b"only for B %d")
-            ]
+            )
             for me in (0, 2):
-                assert logs[me].got[1] == [b"%d" % index for index in range(3_000)]
+                assert sorted(map(int, logs[me].got[1])) == list(range(3_000))
             assert members[0].sends - before < 230  # not 300: broadcasts went out once
             assert [each.unknown for each in members] == unknown
 
