@@ -81,7 +81,7 @@ class Domain:
         )
         self._traced_at: int = self._host.now
 
-    def trace(self, run: str, sink: Sink, *, one_clock: bool) -> None:
+    def trace(self, run: str, sink: Sink, *, one_clock: bool, timer_slack_ns: int) -> None:
         """Record what happens from now on, as the run `run/domain`."""
         settings = RunSettings(
             algorithm=self.order.algorithm,
@@ -89,6 +89,7 @@ class Domain:
             lifetime_ns=self.order.lifetime_ns,
             epsilon_ns=self.order.epsilon_ns,
             clock="shared" if one_clock else "local",
+            timer_slack_ns=timer_slack_ns,
         )
         self._tracer = Tracer(
             f"{run}/{self.order.label}", self._me, sink, settings, self.clock.now()

@@ -322,7 +322,12 @@ class Participant:
             if order.lifetime_ns is not None and not one_machine:
                 warn_about_clock(order.epsilon_ns)
             if self._trace is not None and self._sink is not None:
-                domain.trace(self._trace.run, self._sink, one_clock=one_machine)
+                domain.trace(
+                    self._trace.run,
+                    self._sink,
+                    one_clock=one_machine,
+                    timer_slack_ns=self._trace.timer_slack_ns,
+                )
         return domain
 
     def _control(self, peer: ProcessId, data: memoryview) -> None:

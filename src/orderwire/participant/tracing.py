@@ -26,6 +26,11 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A sink of your own; it stays open."""
     flush_interval_ms: int = 200
     """How long an event waits for its batch to fill, at most."""
+    timer_slack_ms: int = 100
+    """How late the machine may run this process without the audit calling a delivery overdue.
+
+    Readers hand over nothing that is older than its lifetime, however late the process was run.
+    """
 
     def __post_init__(self) -> None:
         if not self.run:
@@ -38,8 +43,15 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             )
         if self.topic != "orderwire.trace" and self.brokers is None:
             raise LocalProtocolError(f"topic={self.topic!r} has no effect without brokers=")
+        if self.timer_slack_ms < 0:
+            raise LocalProtocolError(f"timer_slack_ms={self.timer_slack_ms} must not be negative")
         if self.flush_interval_ms < 1:
             raise LocalProtocolError(f"flush_interval_ms={self.flush_interval_ms} must be positive")
+
+    @property
+    def timer_slack_ns(self) -> int:
+        """How late this process's timers may be, in nanoseconds."""
+        return self.timer_slack_ms * NS_PER_MS
 
     @property
     def flush_interval_ns(self) -> int:

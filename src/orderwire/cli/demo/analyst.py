@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from orderwire.cli.demo.children import Leader
-from orderwire.cli.demo.findings import Findings, count_file, summary
+from orderwire.cli.demo.findings import Findings, count_file, order_violations, summary
 from orderwire.cli.demo.page import write_page
 from orderwire.cli.demo.script import read_text
 from orderwire.cli.demo.settings import (
@@ -22,9 +22,11 @@ from orderwire.cli.demo.settings import (
 )
 from orderwire.kernel import ms
 from orderwire.pipeline.audit_jobs import SparkAudit, audit_files
+from orderwire.pipeline.audited_ingest import start_audited_ingest
 from orderwire.pipeline.excerpts import delay_histogram, excerpt
 from orderwire.pipeline.ingest import TopicSource, ingest
 from orderwire.pipeline.lake import Lake
+from orderwire.pipeline.live_audit import LiveAudit
 from orderwire.pipeline.metrics import run_metrics
 from orderwire.pipeline.metrics_model import metric_rows
 from orderwire.pipeline.session import SessionSettings, spark_session
@@ -33,6 +35,8 @@ from orderwire.report.space_time import Inversion, MessageKey
 
 APPLICATION = "demo"
 LIVE_INTERVAL = "2 seconds"
+LIVE_SECONDS_MAX = 300
+GROUPS = (ORDERED, CONTROL)
 SESSION_MEMORY_MIB = 640
 
 
@@ -55,14 +59,14 @@ def analyse(settings: AnalystSettings) -> Findings:
     )
     with spark_session(session) as spark:
         Leader.say("listening")
-        ingested = ingest(
-            spark,
-            source,
-            lake,
-            topics=[TRACE_TOPIC, DELIVERY_TOPIC, TEXT_TOPIC],
-            trace_topics=[TRACE_TOPIC],
-        )
-        _stage(f"{ingested.raw_messages:,} records and {ingested.events:,} events in the lake")
+        live = LiveAudit(folder / "live", runs_expected=len(GROUPS))
+        records = source.stream(spark, TRACE_TOPIC)
+        running = start_audited_ingest(records, live, lake, every=LIVE_INTERVAL)
+        seen_live = running.finish(LIVE_SECONDS_MAX)
+        _stage(f"live audit closed: {seen_live.verdict.value}")
+        ingested = ingest(spark, source, lake, topics=[DELIVERY_TOPIC, TEXT_TOPIC])
+        messages = lake.read(spark, "raw_messages")
+        _stage(f"{ingested.raw_messages:,} records and {lake.rows('events'):,} events in the lake")
         with audit_files(spark, lake.files("events"), versioned=False) as audited:
             report = audited.report
             lake.append_batch("violations", audited.violations, APPLICATION, 0)
@@ -75,16 +79,16 @@ def analyse(settings: AnalystSettings) -> Findings:
         delays = {_group(run): buckets for run, buckets in delay_histogram(events).items()}
         around = [] if inversion is None else excerpt(events, f"{settings.run}/{CONTROL}", *span)
         _stage("measured; counting the text")
-        text = count_topic(source.batch(spark, TEXT_TOPIC))
+        text = count_topic(messages.where(messages.topic == TEXT_TOPIC))
     told = read_text(None if settings.text_path is None else Path(settings.text_path))
     return Findings(
         audit=report,
         metrics=metrics,
-        delays={group: delays.get(group, []) for group in (ORDERED, CONTROL)},
+        delays={group: delays.get(group, []) for group in GROUPS},
         text=text,
         file=count_file(told),
-        live_violations={ORDERED: 0, CONTROL: 0},
-        messages=ingested.raw_messages,
+        live_violations={_group(run.run_id): order_violations(run) for run in seen_live.runs},
+        records=ingested.raw_messages,
         inversion=inversion,
         around=around,
     )

@@ -30,8 +30,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """What the text's own file holds, counted without Spark."""
     live_violations: dict[str, int]
     """Order violations that the streaming audit saw while the conference went on, by group."""
-    messages: int
-    """Kafka records in the lake: trace, deliveries and text."""
+    records: int
+    """Records of the topics of deliveries and text, in the lake."""
     inversion: Inversion | None
     """The control group's first violation."""
     around: list[Event]
@@ -95,6 +95,6 @@ def summary(found: Findings, report: Path) -> dict[str, Any]:
         **groups,
         "text": {**msgspec.structs.asdict(counted), "matches_file": matches},
         "control_bytes": control_bytes(found),
-        "records": found.messages,
+        "records": found.records,
         "report": str(report),
     }

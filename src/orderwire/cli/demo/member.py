@@ -19,6 +19,7 @@ from orderwire.cli.demo.settings import (
     LIFETIME_MS,
     ORDERED,
     PATIENCE_MS,
+    TIMER_SLACK_MS,
     TRACE_TOPIC,
     MemberSettings,
 )
@@ -161,7 +162,11 @@ async def _run(leader: Leader) -> None:
     rooms = write_script(text, len(settings.addresses))
     deliveries = Producer({"bootstrap.servers": settings.brokers, "linger.ms": 50, "log_level": 2})
     trace = Trace(
-        run=settings.run, brokers=settings.brokers, topic=TRACE_TOPIC, flush_interval_ms=500
+        run=settings.run,
+        brokers=settings.brokers,
+        topic=TRACE_TOPIC,
+        flush_interval_ms=500,
+        timer_slack_ms=TIMER_SLACK_MS,
     )
     async with Participant(
         list(settings.addresses)[settings.me],

@@ -18,6 +18,9 @@ MESSAGE_BYTES = 100
 PATIENCE_MS = 2 * LIFETIME_MS
 """How long a speaker waits for the utterance before its own."""
 
+TIMER_SLACK_MS = LIFETIME_MS
+"""Members share their processors with Spark: one may be run that late."""
+
 TRACE_TOPIC = "conference.trace"
 DELIVERY_TOPIC = "conference.deliveries"
 TEXT_TOPIC = "conference.text"
