@@ -26,7 +26,8 @@ def delay_figure(groups: Mapping[str, Histogram], lifetime_ms: float | None) -> 
         figure = Figure(figsize=(9.5, 3.2))
         axes = figure.add_subplot()
         colours = (ORDERED, CONTROL, *SERIES[2:])
-        for (name, delays), colour in zip(groups.items(), colours, strict=False):
+        for at_group, (name, delays) in enumerate(groups.items()):
+            colour = colours[at_group % len(colours)]
             if not len(delays.counts):
                 continue
             share = np.cumsum(delays.counts) / delays.counts.sum()
@@ -37,7 +38,7 @@ def delay_figure(groups: Mapping[str, Histogram], lifetime_ms: float | None) -> 
                 axes.annotate(
                     f"{at:.0f} ms",
                     (at, quantile),
-                    xytext=(6, -11),
+                    xytext=(7, -11 - 11 * at_group),
                     color=colour,
                     textcoords="offset points",
                     fontsize=8.5,
@@ -59,7 +60,7 @@ def delay_figure(groups: Mapping[str, Histogram], lifetime_ms: float | None) -> 
         )
         axes.set_xlim(left=0)
         if axes.lines:
-            axes.legend(loc="lower right")
+            axes.legend(loc="center right")
     return figure
 
 
@@ -88,8 +89,8 @@ def control_bytes_figure(
             ylabel="control bytes a copy",
             title="What the order costs on the wire",
         )
-        axes.set_ylim(bottom=0)
-        axes.legend(loc="upper right", ncols=2)
+        axes.set_ylim(0, 1.28 * max(float(ours.max(initial=1.0)), *rivals.values()))
+        axes.legend(loc="upper right", ncols=3)
     return figure
 
 
@@ -121,5 +122,5 @@ def member_share_figure(
         axes.set_xlim(right=max(1.0, float(left.max(initial=1.0))) * 1.28)
         axes.grid(visible=False, axis="y")
         axes.set(xlabel="copies", title=title)
-        axes.legend(loc="lower right", ncols=3)
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3)
     return figure
