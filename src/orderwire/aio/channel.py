@@ -139,9 +139,10 @@ class Channel:
             self._group_deadline = deadline
 
     async def drain(self, *, empty: bool = False) -> None:
-        """Wait until the channel is not full; with `empty` until nothing is under way any more.
+        """Wait until the channel is not full; with `empty` until the fate of every copy is known.
 
-        Under way is what waits, and what was sent and is neither settled by its peer nor expired.
+        It is known when the peer has it, or knows that it is lost.  A peer that does not answer is
+        waited for: for some seconds beyond the lifetime, without one for ever.
         """
         if not self._must_wait(empty):
             return
@@ -247,7 +248,7 @@ class Channel:
         if not empty:
             return self.full
         return bool(self._group) or any(
-            out.open or out.queue or out.flight
+            out.open or out.queue or out.unsettled
             for out in (lane.outbound for lane in self._lanes.values())
         )
 

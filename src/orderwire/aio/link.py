@@ -288,8 +288,7 @@ class Link:
                 self.peer, [frames.gone_datagram(self.me, self.session, lane.channel, gone)]
             )
         self.pump(lane, now)
-        if freed:
-            lane.receiver.has_room()
+        lane.receiver.has_room()
 
     def _resend(self, lane: Lane, packets: list[Packet], now: Instant) -> None:
         batch = []
@@ -395,6 +394,8 @@ class Link:
             due = outbound.heartbeat_due(self.rtt_ns)
             if due is not None and due <= now:
                 self._heartbeat(lane, now)
+                if not outbound.unsettled:
+                    lane.receiver.has_room()
         if self._has_traffic():
             self._ping_when_due(now)
 

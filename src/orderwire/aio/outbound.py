@@ -198,9 +198,14 @@ class Outbound:
                 index += 1
         return gone
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether the peer has yet to say what became of some copies, and may still say it."""
+        return self.settled < self.unsent and self.expired_heartbeats <= HEARTBEATS_AFTER_EXPIRY_MAX
+
     def heartbeat_due(self, rtt_ns: int) -> int | None:
         """When to tell the peer how far we are, because it has not settled everything yet."""
-        if self.settled >= self.unsent or self.expired_heartbeats > HEARTBEATS_AFTER_EXPIRY_MAX:
+        if not self.unsettled:
             return None
         pause = max(self.heartbeat_pause_ns, 2 * rtt_ns) << min(self.heartbeats, 16)
         return self.last_sent_at + min(pause, max(HEARTBEAT_PAUSE_MAX_NS, 2 * rtt_ns))
