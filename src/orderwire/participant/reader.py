@@ -22,11 +22,11 @@ _LOG = logging.getLogger(__name__)
 QUEUE_SAMPLES_MAX = 65_536
 """Default limit of a reader's queue."""
 
-TURN_SAMPLES = 64
-"""After so many samples without a pause, the loop gets its turn."""
+TURN_S = 0.005
+"""Whoever gets samples without a pause for so long gives the loop its turn: protocols go on.
 
-TURN_NS = 5_000_000
-"""Callbacks in the loop give it its turn after so long."""
+Counting samples would not do: a flood brings more of them in one turn than any count.
+"""
 
 Callback = Callable[[Sample], None] | Callable[[Sample], Awaitable[None]]
 ErrorHandler = Callable[[Exception, Sample], None]
@@ -79,7 +79,7 @@ class Reader:
         self._queue: deque[tuple[str, Delivered, bytes, Instant]] = deque()
         self._gaps_told = 0
         self._announce_at = 1
-        self._turn = 0
+        self._turn_ends = 0.0
         self._waiter: asyncio.Future[None] | None = None
         self._idle: list[asyncio.Future[None]] = []
         self._matched: list[tuple[int, asyncio.Future[None]]] = []
@@ -131,10 +131,9 @@ class Reader:
 
     async def __anext__(self) -> Sample:
         """Return the next sample; ends when the reader is closed and its queue is empty."""
-        self._turn += 1
-        if self._turn >= TURN_SAMPLES:
-            self._turn = 0
+        if self._loop.time() > self._turn_ends:
             await asyncio.sleep(0)
+            self._turn_ends = self._loop.time() + TURN_S
         while True:
             sample = self._next()
             if sample is not None:
@@ -142,6 +141,7 @@ class Reader:
             if self.closed:
                 raise StopAsyncIteration
             await self._wait()
+            self._turn_ends = self._loop.time() + TURN_S
 
     async def read(self, timeout_s: float | None = None) -> Sample:
         """Return the next sample.  Raises TimeoutError, and LocalProtocolError once closed."""
@@ -316,10 +316,10 @@ class Reader:
             running = self._loop.run_in_executor(self._thread, self._pump_blocking)
             running.add_done_callback(lambda _: self._pumped())
         else:
-            give_up = self._clock.now() + TURN_NS
+            turn_ends = self._loop.time() + TURN_S
             while (sample := self._next()) is not None:
                 self._call(sample)
-                if self._clock.now() >= give_up:
+                if self._loop.time() > turn_ends:
                     self._loop.call_soon(self._pump)
                     return
             self._pumped()
@@ -330,15 +330,15 @@ class Reader:
 
     async def _pump_awaiting(self) -> None:
         callback: Any = self._callback
-        turn = 0
+        turn_ends = self._loop.time() + TURN_S
         while (sample := self._next()) is not None:
             try:
                 await callback(sample)
             except Exception as error:
                 self._failed(error, sample)
-            turn += 1
-            if turn % TURN_SAMPLES == 0:
+            if self._loop.time() > turn_ends:
                 await asyncio.sleep(0)
+                turn_ends = self._loop.time() + TURN_S
         self._pumped()
 
     def _call(self, sample: Sample) -> None:
