@@ -21,14 +21,16 @@ from orderwire.broker.producer_ids import ProducerIds
 from orderwire.broker.replies import Client, Outcome, Reply, Request
 from orderwire.broker.requests import HANDLERS, unsupported_version
 from orderwire.broker.requests.groups import join_reply, sync_reply
+from orderwire.broker.requests.produce import produce_single
 from orderwire.broker.settings import BrokerSettings, Flush
 from orderwire.broker.topics import Topic, TopicStore
-from orderwire.broker.wire.apis import API_BY_KEY
+from orderwire.broker.wire.apis import API_BY_KEY, ApiKey
 from orderwire.broker.wire.codec import skip_tags
 from orderwire.kernel import NS_PER_MS, Instant
 from orderwire.kernel.errors import RemoteProtocolError
 
 _HEAD = Struct(">hhih")
+_PRODUCE = int(ApiKey.PRODUCE)
 """API key, version, correlation id, length of the client id (-1: none)."""
 
 OpenLog = Callable[[Topic, int, LogConfig], PartitionLog]
@@ -123,13 +125,20 @@ class Broker:
             return unsupported_version(api, version, correlation_id)
         at = _HEAD.size
         client_id = ""
+        flexible = api.request_header_version(version) == 2
+        if key == _PRODUCE:
+            start = at + max(length, 0) + flexible
+            if start <= len(data) and not (flexible and data[start - 1]):
+                done = produce_single(self, data, start, version, correlation_id, now)
+                if done is not None:
+                    return done
         if length > 0:
             try:
                 client_id = str(data[at : at + length], "utf-8")
             except UnicodeDecodeError:
                 raise RemoteProtocolError("the client id is no UTF-8 text") from None
             at += length
-        if api.request_header_version(version) == 2:
+        if flexible:
             try:
                 at = skip_tags(data, at)
             except IndexError:

@@ -63,12 +63,31 @@ def reply(
     request: Request, response: msgspec.Struct, *, durable: bool = False, delay_ns: int = 0
 ) -> Reply:
     """Encode and frame a response."""
-    api = request.api
-    body = api.encode_response(response, request.version)
-    if api.response_header_version(request.version):
-        head = _FLEXIBLE.pack(len(body) + 5, request.correlation_id, 0)
+    return framed(
+        request.api,
+        request.version,
+        request.correlation_id,
+        response,
+        durable=durable,
+        delay_ns=delay_ns,
+    )
+
+
+def framed(
+    api: Api,
+    version: int,
+    correlation_id: int,
+    response: msgspec.Struct,
+    *,
+    durable: bool = False,
+    delay_ns: int = 0,
+) -> Reply:
+    """Encode and frame a response to a request that was never decoded as a whole."""
+    body = api.encode_response(response, version)
+    if api.response_header_version(version):
+        head = _FLEXIBLE.pack(len(body) + 5, correlation_id, 0)
     else:
-        head = _PLAIN.pack(len(body) + 4, request.correlation_id)
+        head = _PLAIN.pack(len(body) + 4, correlation_id)
     frame = head + body
     return Reply([frame], len(frame), durable, delay_ns)
 

@@ -20,19 +20,12 @@ from orderwire.broker.wire.batch import (
 _unpack_header = BATCH_HEADER.unpack_from
 
 
-class Batch(msgspec.Struct, frozen=True, gc=False):
-    """One batch of a request."""
-
-    base_offset: int
-    """The offset it will have."""
-    position: int
-    """Where it stands in the request's records."""
-    length: int
-    """Its batchLength."""
-    newest_ms: int
+Batch = tuple[int, int, int, int]
+"""One batch of a request: the offset it will have, where it stands in the request's records, its
+batchLength, its newest time in milliseconds."""
 
 
-class Admitted(msgspec.Struct, frozen=True):
+class Admitted(msgspec.Struct, frozen=True, gc=False):
     """What will be written."""
 
     batches: list[Batch]
@@ -103,7 +96,7 @@ def admit(
                 return verdict
             noted = ProducerBatch(sequence, last, offset, offset + delta)
             sequenced = (producer_id, producer_epoch, noted)
-        batches.append(Batch(offset, at, length, newest))
+        batches.append((offset, at, length, newest))
         offset += delta + 1
         at = end
     if not 0 < len(batches) <= config.batches_per_append_max:

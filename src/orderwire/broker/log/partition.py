@@ -31,9 +31,11 @@ from orderwire.broker.log.segment import DELETED, INDEX, LOG, PRODUCERS, Segment
 from orderwire.broker.log.storage import LogFile, Storage, StorageError
 from orderwire.broker.log.syncing import SyncJob
 from orderwire.broker.log.times import find_time, newest_from
-from orderwire.broker.wire.batch import place
-from orderwire.broker.wire.parts import Buffer, Part
+from orderwire.broker.wire.batch import PLACE
+from orderwire.broker.wire.parts import Part
 from orderwire.kernel.errors import LocalProtocolError
+
+_place = PLACE.pack_into
 
 
 class PartitionLog:
@@ -49,6 +51,7 @@ class PartitionLog:
         self.synced_offset = self.end_offset
         """Everything before is durable."""
         self.epochs: EpochHistory = opened.epochs
+        self._epoch = self.epochs.latest
         self.producers: ProducerTable = opened.producers
         self._storage = storage
         self._segments = opened.segments
@@ -92,29 +95,37 @@ class PartitionLog:
         Sets base offset and epoch in the caller's buffer and writes from there.  `internal` allows
         control batches.  Raises StorageError when the disk fails; the log is as it was before.
         """
-        self._check_usable()
+        if self._broken is not None or self._closed:
+            self._check_usable()
         first = self.end_offset
-        admitted = admit(records, first, self.config, self.producers, internal=internal)
+        config = self.config
+        admitted = admit(records, first, config, self.producers, internal=internal)
         if not isinstance(admitted, Admitted):
             return admitted
-        for batch in admitted.batches:
-            place(records, batch.position, batch.length, batch.base_offset, leader_epoch)
-        if leader_epoch != self.epochs.latest:
+        for base, position, length, _ in admitted.batches:
+            _place(records, position, base, length, leader_epoch)
+        if leader_epoch != self._epoch:
             self._begin_epoch(leader_epoch)
         active = self._active
-        start = active.size
-        if start and (
-            start + len(records) > self.config.segment_bytes
-            or now_ms - active.began_ms >= self.config.segment_ms
-        ):
-            active = self._roll()
-            start = 0
+        file = active.file
+        start = file.size
         if start == 0:
             active.began_ms = now_ms
-        self._write(active, records)
-        interval = self.config.index_interval_bytes
-        for batch in admitted.batches:
-            active.note(batch.base_offset, start + batch.position, batch.newest_ms, interval)
+        elif (
+            start + len(records) > config.segment_bytes
+            or now_ms - active.began_ms >= config.segment_ms
+        ):
+            active = self._roll()
+            active.began_ms = now_ms
+            file = active.file
+            start = 0
+        try:
+            file.append(records)
+        except StorageError:
+            self._cut_back(file, start)
+            raise
+        for base, position, _, newest_ms in admitted.batches:
+            active.note(base, start + position, newest_ms, config.index_interval_bytes)
         active.next_offset = self.end_offset = admitted.next_offset
         if admitted.sequenced is not None:
             producer_id, producer_epoch, noted = admitted.sequenced
@@ -296,18 +307,14 @@ class PartitionLog:
         later.begin(epoch, self.end_offset)
         self._storage.replace_file(EPOCHS, later.to_bytes())
         self.epochs = later
+        self._epoch = epoch
 
-    def _write(self, active: Segment, records: Buffer) -> None:
-        """Append to the active segment; on failure cut off what was written."""
-        size = active.size
+    def _cut_back(self, file: LogFile, size: int) -> None:
+        """Undo an append that failed half way; when that fails too, the log is out of use."""
         try:
-            active.file.append(records)
-        except StorageError:
-            try:
-                active.file.truncate(size)
-            except StorageError as error:
-                self._broken = error
-            raise
+            file.truncate(size)
+        except StorageError as error:
+            self._broken = error
 
     def _roll(self) -> Segment:
         """Close the active segment and begin another at the log's end."""

@@ -3,10 +3,11 @@
 from typing import TYPE_CHECKING
 
 from orderwire.broker.error_codes import RETRIED_AT_ONCE, ErrorCode
-from orderwire.broker.log import Refused, StorageError
+from orderwire.broker.log import Appended, Refused, StorageError
 from orderwire.broker.partitions import LEADER_EPOCH, Partition
-from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply, Request, reply
+from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply, Request, framed, reply
 from orderwire.broker.topic_config import Refusal
+from orderwire.broker.wire.apis import API_BY_KEY, ApiKey
 from orderwire.broker.wire.generated.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -14,6 +15,7 @@ from orderwire.broker.wire.generated.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from orderwire.broker.wire.single_produce import read_single_produce, single_produce_frame
 from orderwire.kernel import NS_PER_MS, Instant
 from orderwire.kernel.errors import RemoteProtocolError
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 _BY_ID_FROM = 13
 """First version that names topics by id."""
 _ACKS = (-1, 0, 1)
+_ACKS_WITH_REPLY = (-1, 1)
 
 
 def produce(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
@@ -82,6 +85,51 @@ def _topic_name(broker: "Broker", topic: TopicProduceData, *, by_id: bool) -> tu
     return topic.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def produce_single(
+    broker: "Broker", data: memoryview, at: int, version: int, correlation_id: int, now: Instant
+) -> Reply | None:
+    """Serve the simple request: one topic, one partition, a reply.  None: go the general way.
+
+    Nothing has happened when it returns None.
+    """
+    found = read_single_produce(data, at, version)
+    if found is None:
+        return None
+    acks, named, index, records = found
+    topic = bytes(named)
+    if version >= _BY_ID_FROM:
+        by_id = broker.topics.by_id(topic)
+        if by_id is None:
+            return None
+        name = by_id.name
+    else:
+        try:
+            name = topic.decode()
+        except UnicodeDecodeError:
+            return None
+    partition = broker.partition(name, index)
+    if partition is None or not records or acks not in _ACKS_WITH_REPLY:
+        return None
+    done = _store(broker, partition, records, now)
+    if isinstance(done, Appended):
+        frame = single_produce_frame(
+            version, correlation_id, topic, index, done.base_offset, partition.log.start_offset
+        )
+        return Reply([frame], len(frame), True)
+    by_name = version < _BY_ID_FROM
+    answer = TopicProduceResponse(
+        name if by_name else "", b"" if by_name else topic, [_refusal(index, done)]
+    )
+    delay_ns = RETRY_DELAY_NS if done.error in RETRIED_AT_ONCE else 0
+    return framed(
+        API_BY_KEY[ApiKey.PRODUCE],
+        version,
+        correlation_id,
+        ProduceResponse([answer]),
+        delay_ns=delay_ns,
+    )
+
+
 def _append(
     broker: "Broker", partition: Partition, data: PartitionProduceData, now: Instant
 ) -> PartitionProduceResponse:
@@ -89,18 +137,26 @@ def _append(
         return PartitionProduceResponse(
             data.index, ErrorCode.INVALID_RECORD, -1, error_message="no record batch"
         )
-    log = partition.log
-    try:
-        assert isinstance(data.records, memoryview)
-        done = log.append(data.records, LEADER_EPOCH, now // NS_PER_MS)
-    except StorageError as error:
-        return PartitionProduceResponse(
-            data.index, ErrorCode.KAFKA_STORAGE_ERROR, -1, error_message=str(error)
-        )
+    assert isinstance(data.records, memoryview)
+    done = _store(broker, partition, data.records, now)
     if isinstance(done, Refused):
-        return PartitionProduceResponse(data.index, done.error, -1, error_message=done.message)
-    if not done.duplicate:
-        broker.appended(partition)
+        return _refusal(data.index, done)
     return PartitionProduceResponse(
-        data.index, ErrorCode.NONE, done.base_offset, -1, log.start_offset
+        data.index, ErrorCode.NONE, done.base_offset, -1, partition.log.start_offset
     )
+
+
+def _store(
+    broker: "Broker", partition: Partition, records: memoryview, now: Instant
+) -> Appended | Refused:
+    try:
+        done = partition.log.append(records, LEADER_EPOCH, now // NS_PER_MS)
+    except StorageError as error:
+        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+    if isinstance(done, Appended) and not done.duplicate:
+        broker.appended(partition)
+    return done
+
+
+def _refusal(index: int, refused: Refused) -> PartitionProduceResponse:
+    return PartitionProduceResponse(index, refused.error, -1, error_message=refused.message)

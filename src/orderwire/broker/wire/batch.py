@@ -33,7 +33,8 @@ CONTROL = 0x20
 
 NO_PRODUCER = -1
 
-_PLACE = Struct(">qii")
+PLACE = Struct(">qii")
+"""Base offset, batchLength and epoch: what the log sets in a batch that it takes."""
 
 
 class BatchHeader(msgspec.Struct, frozen=True, gc=False):
@@ -83,7 +84,7 @@ def place(
     data: bytearray | memoryview, at: int, batch_length: int, base_offset: int, leader_epoch: int
 ) -> None:
     """Set base offset and epoch of the batch at `at`; its length is written again as it is."""
-    _PLACE.pack_into(data, at, base_offset, batch_length, leader_epoch)
+    PLACE.pack_into(data, at, base_offset, batch_length, leader_epoch)
 
 
 def crc_matches(data: Buffer, at: int, size_bytes: int, crc: int) -> bool:

@@ -29,6 +29,9 @@ _HEAD = Struct(">iiih")
 _HEAD_FLEXIBLE = Struct(">iiBBB")
 _HEAD_BY_ID = Struct(">iiBB")
 
+_NO_TAGS = b"\x00\x00\x00"
+"""Three empty sections of tags end a flexible request: the partition's, the topic's, its own."""
+
 Single = tuple[int, memoryview, int, memoryview]
 """Acks, the topic's name (or its id, from version 13 on), the partition, the records."""
 
@@ -73,8 +76,7 @@ def read_single_produce(data: memoryview, at: int, version: int) -> Single | Non
         except IndexError:
             return None
     end = start + length - 1
-    # Three empty sections of tags end it: the partition's, the topic's, the request's.
-    if partitions != 2 or length == 0 or end + 3 != size or data[end:] != b"\x00\x00\x00":
+    if partitions != 2 or length == 0 or end + 3 != size or bytes(data[end:]) != _NO_TAGS:
         return None
     return acks, data[name_at:at], index, data[start:end]
 
