@@ -65,13 +65,14 @@ class BrokerProcess:
                 stderr=errors,
                 start_new_session=True,
             )
+        assert process.stdout is not None
         try:
-            assert process.stdout is not None
             line = _first_line(process.stdout, seconds)
             address = msgspec.json.decode(line, type=_Listening).listen
         except (TimeoutError, msgspec.DecodeError) as error:
             process.kill()
             process.wait()
+            process.stdout.close()
             written = log.read_text(errors="replace")[-2_000:]
             raise BrokerDidNotStart(f"the broker did not start ({error}): {written}") from error
         return cls(process, address, log)
