@@ -13,7 +13,7 @@ from orderwire.kernel import NS_PER_MS, LocalProtocolError, exact_ns
 from orderwire.ordering.settings import OrderingSettings
 
 TICK_NS = 1_000
-"""Granule of stamps and lifetimes: one microsecond.  [S000:dec.3]"""
+"""Granule of stamps and lifetimes: one microsecond.  [S000:dec.6]"""
 
 LIFETIME_MS_MAX = 86_400_000
 """A day.  Longer is no lifetime: leave it out where that is possible."""

@@ -1,7 +1,7 @@
 """The verdict over one run: the oracles' checks, the books, and delivery after the healing.
 
 A restarted process is judged as it knew the world: what an earlier incarnation delivered may come
-again, and what it was waiting for is gone with it.  [S000:dec.1]
+again, and what it was waiting for is gone with it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
