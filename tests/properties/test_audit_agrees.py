@@ -123,7 +123,7 @@ def copies_by_definition(
     messages=st.integers(1, 40),
     faults=st.lists(st.sampled_from(FAULTS), max_size=3),
 )
-@settings(max_examples=80)
+@settings(max_examples=60)
 def test_kernels_equal_the_definitions(chance: Random, messages: int, faults: list[str]) -> None:
     run = RandomRun(chance)
     events = run.run(messages)
@@ -185,7 +185,7 @@ def test_slices_find_what_the_whole_finds(
 
 
 @given(chance=st.randoms(use_true_random=False), cuts=st.lists(st.integers(1, 150), max_size=6))
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_any_cuts_find_the_same_order_and_too_small_a_window_invents_nothing(
     chance: Random, cuts: list[int]
 ) -> None:

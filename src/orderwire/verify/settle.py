@@ -1,13 +1,23 @@
 """Join the findings of a run's slices: what no slice could settle by itself is settled here."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from orderwire.trace.events import RunSettings
-from orderwire.verify.kernels.columns import DELIVER, DISCARD, DUPLICATE, END, I64, LATE, START
+from orderwire.verify.kernels.columns import (
+    DELIVER,
+    DISCARD,
+    DUPLICATE,
+    END,
+    I64,
+    LATE,
+    START,
+    TIME_MIN,
+)
 from orderwire.verify.kernels.copies import TALLIES
 from orderwire.verify.kernels.lifetime import expires
 from orderwire.verify.kernels.slices import PARTS
@@ -22,8 +32,8 @@ class Settled:
     """Those that only the whole shows: missing, made up and undelivered copies."""
     accounting: dict[str, int]
     """Copies: `written` = `delivered` + `late` + `refused` + `lost`; of the lost, `reported_lost`
-    were told by the links, `unfinished` might still have come when their destination ended, and
-    `unaccounted` are violations."""
+    were told by the links, `crashed` were sent before their destination last started anew,
+    `unfinished` might still have come when it ended, and `unaccounted` are violations."""
     pairs: pa.Table
     """The same by source and destination (`process`)."""
     incomplete: list[int]
@@ -85,6 +95,8 @@ def settle(
     reported = tallies["reported_lost"].copy()
     for pair, count in (spent or {}).items():
         reported[pair] -= count
+    again = restarts(parts["edges"])
+    crashed = missing.forget(lambda process, time_ns: time_ns < again.get(process, TIME_MIN))
     lost, undelivered, unfinished, unaccounted = _judge_missing(missing, settings, ends, reported)
     tables.append(_rows(run_id, "C1", "missing", [(p, -1, -1, s, n) for s, n, p in lost]))
     tables.append(
@@ -104,6 +116,7 @@ def settle(
             "refused": sums["refused"],
             "lost": sums["missing"],
             "reported_lost": sums["reported_lost"],
+            "crashed": crashed,
             "unfinished": unfinished,
             "unaccounted": unaccounted,
         },
@@ -137,6 +150,13 @@ class _Residue:
     def take(self, source: int, number: int, process: int) -> bool:
         """Remove this copy; false when it is not there."""
         return self._copies.pop((source, number, process), None) is not None
+
+    def forget(self, excused: Callable[[int, int], bool]) -> int:
+        """Remove the copies that this says of their (destination, send time); return how many."""
+        gone = [copy for copy, value in self._copies.items() if excused(copy[2], value[1])]
+        for copy in gone:
+            del self._copies[copy]
+        return len(gone)
 
     def by_pair(self) -> dict[tuple[int, int], list[tuple[int, int, int, int]]]:
         """Return (number, stamp, time, received) of each pair's copies, by number."""
@@ -212,6 +232,17 @@ def _ends(edges: pa.Table, members: int) -> dict[int, tuple[int, int]]:
         )
         if kind == END and 0 <= process < members
     }
+
+
+def restarts(edges: pa.Table) -> dict[int, int]:
+    """Return when each process that crashed last started anew, in the run's time."""
+    again = edges.filter((pc.field("kind") == START) & (pc.field("position") > 0))
+    times: dict[int, int] = {}
+    for process, time_ns in zip(
+        again.column("process").to_pylist(), again.column("time_ns").to_pylist(), strict=True
+    ):
+        times[process] = max(time_ns, times.get(process, time_ns))
+    return times
 
 
 def _having(edges: pa.Table, wanted: int) -> set[int]:

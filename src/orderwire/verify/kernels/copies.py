@@ -19,6 +19,7 @@ from orderwire.verify.kernels.columns import (
     LATE,
     LOST,
     RECEIVE,
+    START,
     Bools,
     Columns,
 )
@@ -141,6 +142,10 @@ def _misdelivered(run_id: str, columns: Columns, matches: Matches, core: Bools) 
         key = send * matches.members + process
         _, first, which = np.unique(key, return_index=True, return_inverse=True)
         proof = rows[first[which[again]]]
+        # Who crashed in between has forgotten the first one: that is no fault.
+        starts = np.flatnonzero(columns.kind == START)
+        crashed = np.searchsorted(starts, proof) < np.searchsorted(starts, rows[again])
+        again, proof = again[~crashed], proof[~crashed]
         tables.append(_with_proof(run_id, "duplicate", columns, rows[again], proof))
     astray = np.flatnonzero(judged & ~matches.intended[send, process])
     tables.append(violations(run_id, "C1", "non-destination", columns, rows[astray]))
