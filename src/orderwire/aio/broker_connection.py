@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from orderwire.aio.outbox import Outbox
 from orderwire.broker.replies import Client, Outcome, Reply
+from orderwire.broker.wire.parts import FileSlice, joined
 from orderwire.kernel import NS_PER_S, Instant
 from orderwire.kernel.errors import RemoteProtocolError
 
@@ -17,6 +18,8 @@ BUFFER_BYTES = 64 << 10
 _GROW_AT_ONCE_BYTES = 1 << 20
 """A frame up to this size gets its buffer at once; a larger one as its bytes arrive."""
 _LENGTH_BYTES = 4
+_JOIN_BYTES_MAX = 64 << 10
+"""Replies of one read up to this size leave as one piece: cheaper than a vector of many."""
 
 
 class Slot:
@@ -251,8 +254,12 @@ class Connection(BufferedProtocol):
             self._held_bytes -= out[0].length
             self._outbox.send(out[0].parts)
         else:
-            self._held_bytes -= sum(reply.length for reply in out)
-            self._outbox.send([part for reply in out for part in reply.parts])
+            length = sum(reply.length for reply in out)
+            self._held_bytes -= length
+            parts = [part for reply in out for part in reply.parts]
+            if length <= _JOIN_BYTES_MAX and not any(isinstance(p, FileSlice) for p in parts):
+                parts = [joined(parts)]
+            self._outbox.send(parts)
 
     def _sent(self) -> None:
         self.last = self._server.clock.now()

@@ -118,6 +118,10 @@ class Broker:
         if len(data) < _HEAD.size:
             raise RemoteProtocolError(f"a request of {len(data)} bytes has no header")
         key, version, correlation_id, length = _HEAD.unpack_from(data)
+        if key == _PRODUCE:
+            done = produce_single(self, data, version, correlation_id, length, now)
+            if done is not None:
+                return done
         api = API_BY_KEY.get(key)
         if api is None:
             raise RemoteProtocolError(f"API key {key} is not served")
@@ -125,20 +129,13 @@ class Broker:
             return unsupported_version(api, version, correlation_id)
         at = _HEAD.size
         client_id = ""
-        flexible = api.request_header_version(version) == 2
-        if key == _PRODUCE:
-            start = at + max(length, 0) + flexible
-            if start <= len(data) and not (flexible and data[start - 1]):
-                done = produce_single(self, data, start, version, correlation_id, now)
-                if done is not None:
-                    return done
         if length > 0:
             try:
                 client_id = str(data[at : at + length], "utf-8")
             except UnicodeDecodeError:
                 raise RemoteProtocolError("the client id is no UTF-8 text") from None
             at += length
-        if flexible:
+        if api.request_header_version(version) == 2:
             try:
                 at = skip_tags(data, at)
             except IndexError:

@@ -15,7 +15,11 @@ from orderwire.broker.wire.generated.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from orderwire.broker.wire.single_produce import read_single_produce, single_produce_frame
+from orderwire.broker.wire.single_produce import (
+    FLEXIBLE_FROM,
+    read_single_produce,
+    single_produce_frame,
+)
 from orderwire.kernel import NS_PER_MS, Instant
 from orderwire.kernel.errors import RemoteProtocolError
 
@@ -26,6 +30,8 @@ _BY_ID_FROM = 13
 """First version that names topics by id."""
 _ACKS = (-1, 0, 1)
 _ACKS_WITH_REPLY = (-1, 1)
+_CLIENT_ID_AT = 10
+"""Where the client id stands in a request, behind key, version, correlation id and its length."""
 
 
 def produce(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
@@ -86,12 +92,23 @@ def _topic_name(broker: "Broker", topic: TopicProduceData, *, by_id: bool) -> tu
 
 
 def produce_single(
-    broker: "Broker", data: memoryview, at: int, version: int, correlation_id: int, now: Instant
+    broker: "Broker",
+    data: memoryview,
+    version: int,
+    correlation_id: int,
+    client_id_bytes: int,
+    now: Instant,
 ) -> Reply | None:
     """Serve the simple request: one topic, one partition, a reply.  None: go the general way.
 
-    Nothing has happened when it returns None.
+    `data` is the frame, whose client id has this length.  Nothing has happened when it returns
+    None.
     """
+    at = _CLIENT_ID_AT + client_id_bytes if client_id_bytes > 0 else _CLIENT_ID_AT
+    if version >= FLEXIBLE_FROM:
+        if at >= len(data) or data[at]:
+            return None
+        at += 1
     found = read_single_produce(data, at, version)
     if found is None:
         return None
@@ -110,8 +127,13 @@ def produce_single(
     partition = broker.partition(name, index)
     if partition is None or not records or acks not in _ACKS_WITH_REPLY:
         return None
-    done = _store(broker, partition, records, now)
+    try:
+        done = partition.log.append(records, LEADER_EPOCH, now // NS_PER_MS)
+    except StorageError as error:
+        done = Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
     if isinstance(done, Appended):
+        if not done.duplicate:
+            broker.appended(partition)
         frame = single_produce_frame(
             version, correlation_id, topic, index, done.base_offset, partition.log.start_offset
         )
@@ -138,24 +160,17 @@ def _append(
             data.index, ErrorCode.INVALID_RECORD, -1, error_message="no record batch"
         )
     assert isinstance(data.records, memoryview)
-    done = _store(broker, partition, data.records, now)
+    try:
+        done = partition.log.append(data.records, LEADER_EPOCH, now // NS_PER_MS)
+    except StorageError as error:
+        done = Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
     if isinstance(done, Refused):
         return _refusal(data.index, done)
+    if not done.duplicate:
+        broker.appended(partition)
     return PartitionProduceResponse(
         data.index, ErrorCode.NONE, done.base_offset, -1, partition.log.start_offset
     )
-
-
-def _store(
-    broker: "Broker", partition: Partition, records: memoryview, now: Instant
-) -> Appended | Refused:
-    try:
-        done = partition.log.append(records, LEADER_EPOCH, now // NS_PER_MS)
-    except StorageError as error:
-        return Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-    if isinstance(done, Appended) and not done.duplicate:
-        broker.appended(partition)
-    return done
 
 
 def _refusal(index: int, refused: Refused) -> PartitionProduceResponse:

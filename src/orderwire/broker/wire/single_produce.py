@@ -10,7 +10,7 @@ from orderwire.broker.wire.codec import read_uvarint
 
 OLDEST = 3
 NEWEST = 13
-_FLEXIBLE_FROM = 9
+FLEXIBLE_FROM = 9
 _BY_ID_FROM = 13
 _UUID_BYTES = 16
 
@@ -39,7 +39,9 @@ Single = tuple[int, memoryview, int, memoryview]
 def read_single_produce(data: memoryview, at: int, version: int) -> Single | None:
     """Read a request body that begins at this offset; None when it is not of the simple kind."""
     size = len(data)
-    if version < _FLEXIBLE_FROM:
+    if not OLDEST <= version <= NEWEST:
+        return None
+    if version < FLEXIBLE_FROM:
         if at + _OPEN.size > size:
             return None
         transaction, acks, _, topics, length = _OPEN.unpack_from(data, at)
@@ -89,7 +91,7 @@ def single_produce_frame(
     `topic` is what the request named: shorter than 127 bytes, and 16 of them from version 13 on.
     """
     length = len(topic)
-    if version >= _FLEXIBLE_FROM:
+    if version >= FLEXIBLE_FROM:
         rest = _OK_9.pack(2, index, 0, base_offset, -1, log_start, 1, 0, 0, 0, 0, 0)
         if version < _BY_ID_FROM:
             size = 7 + length + _OK_9.size
