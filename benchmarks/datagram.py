@@ -30,6 +30,8 @@ END = (1 << 64) - 1
 SOCKET_BUFFER_BYTES = 4 << 20
 PACED_RATE = 500
 CHUNK = 64
+ENDS_MAX = 1_000
+"""How often the end is told: a flooded receiver loses some."""
 
 
 class Sink:
@@ -70,6 +72,10 @@ def message(number: int, sent: int = 0) -> bytes:
     return HEAD.pack(number, sent) + bytes(MESSAGE_BYTES - HEAD.size)
 
 
+def done(count: int, cpu_s: float) -> None:
+    print(json.dumps({"count": count, "cpu_s": cpu_s}), flush=True)
+
+
 def ready(port: int) -> float:
     print(json.dumps({"port": port}), flush=True)
     return time.process_time()
@@ -95,7 +101,7 @@ def blocking_receive(_: argparse.Namespace) -> None:
     finish(sink, started)
 
 
-def blocking_send(options: argparse.Namespace) -> tuple[int, float]:
+def blocking_send(options: argparse.Namespace) -> None:
     sockets = []
     for port in options.ports:
         udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -117,12 +123,11 @@ def blocking_send(options: argparse.Namespace) -> tuple[int, float]:
                 count += 1
     else:
         count = paced(options, send, time.sleep)
-    cpu_s = time.process_time() - started
+    done(count, time.process_time() - started)
     with contextlib.suppress(ConnectionRefusedError):  # they have got it and left
-        for _ in range(20):
+        for _ in range(ENDS_MAX):
             time.sleep(0.02)
             send(message(END))
-    return count, cpu_s
 
 
 def paced(
@@ -164,7 +169,7 @@ async def asyncio_receive(_: argparse.Namespace) -> None:
     finish(sink, started)
 
 
-async def asyncio_send(options: argparse.Namespace) -> tuple[int, float]:
+async def asyncio_send(options: argparse.Namespace) -> None:
     loop = asyncio.get_running_loop()
     transports = []
     for port in options.ports:
@@ -177,7 +182,7 @@ async def asyncio_send(options: argparse.Namespace) -> tuple[int, float]:
         for transport in transports:
             transport.sendto(data)
 
-    return await drive(options, send, lambda: asyncio.sleep(0), lambda: asyncio.sleep(0.3))
+    await drive(options, send, lambda: asyncio.sleep(0), lambda: asyncio.sleep(0.3))
 
 
 async def drive(
@@ -185,7 +190,7 @@ async def drive(
     send: Callable[[bytes], None],
     breathe: Callable[[], Any],
     drain: Callable[[], Any],
-) -> tuple[int, float]:
+) -> None:
     started = time.process_time()
     count = 0
     if options.load == "flood":
@@ -204,11 +209,10 @@ async def drive(
             send(message(count, time.monotonic_ns()))
             count += 1
     await drain()
-    cpu_s = time.process_time() - started
-    for _ in range(20):
+    done(count, time.process_time() - started)
+    for _ in range(ENDS_MAX):  # until all have got it and we are ended
         send(message(END))
         await asyncio.sleep(0.02)
-    return count, cpu_s
 
 
 # Ours: the endpoint and a channel that loses nothing.
@@ -237,7 +241,7 @@ async def ours_receive(options: argparse.Namespace) -> None:
     await endpoint.close()
 
 
-async def ours_send(options: argparse.Namespace) -> tuple[int, float]:
+async def ours_send(options: argparse.Namespace) -> None:
     me = ProcessId(0)
     settings = EndpointSettings(
         offload=options.transport != "ours-plain", datagram_bytes_max=options.datagram_bytes
@@ -257,9 +261,8 @@ async def ours_send(options: argparse.Namespace) -> tuple[int, float]:
         if channel.full:
             await channel.drain()
 
-    result = await drive(options, channel.broadcast, breathe, lambda: channel.drain(empty=True))
+    await drive(options, channel.broadcast, breathe, lambda: channel.drain(empty=True))
     await endpoint.close()
-    return result
 
 
 TRANSPORTS = {
@@ -281,16 +284,14 @@ def role(options: argparse.Namespace) -> None:
     if name.endswith("plain"):
         options.transport = "ours-plain"
     work = TRANSPORTS[name][0 if options.role == "send" else 1](options)
-    if asyncio.iscoroutine(work):
-        if uses_uvloop:
-            import uvloop
+    if not asyncio.iscoroutine(work):
+        return
+    if uses_uvloop:
+        import uvloop
 
-            work = uvloop.run(work)
-        else:
-            work = asyncio.run(work)
-    if options.role == "send":
-        count, cpu_s = work
-        print(json.dumps({"count": count, "cpu_s": cpu_s}), flush=True)
+        uvloop.run(work)
+    else:
+        asyncio.run(work)
 
 
 def start(*arguments: str) -> "subprocess.Popen[str]":

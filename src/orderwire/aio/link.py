@@ -21,6 +21,9 @@ WINDOW_BYTES_START = 256 << 10
 WINDOW_BYTES_MAX = 4 << 20
 """Bytes under way to one peer and not settled, at most."""
 
+LANE_BYTES_MIN = 64 << 10
+"""Of them, what a channel may always have: one that its peer does not answer stops no other."""
+
 REPORT_BYTES = 32 << 10
 REPORT_DATAGRAMS = 16
 """A report is due after so much was received without one."""
@@ -173,7 +176,7 @@ class Link:
             self.flight_cost -= out.expire(now)
         batch: list[bytes] = []
         room = self._room()
-        while self.flight_cost < room:
+        while self.flight_cost < room or out.flight_cost < LANE_BYTES_MIN:
             packet = out.next_packet(now)
             if packet is None:
                 break

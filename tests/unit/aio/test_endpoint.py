@@ -286,6 +286,22 @@ def test_a_channel_that_opens_late_gets_what_was_kept_for_it() -> None:
     run(test())
 
 
+def test_a_channel_that_nobody_answers_stops_no_other() -> None:
+    async def test() -> None:
+        async with endpoints(2) as (one, two):
+            unanswered, answered = one.channel(1), one.channel(2)
+            log = Log(two.channel(2))
+            for index in range(500):
+                unanswered.send(B, bytes(10_000))
+                answered.send(B, b"%d" % index)
+            async with asyncio.timeout(10):
+                await answered.drain(empty=True)
+            assert len(log.got[A]) == 500
+            unanswered.close()
+
+    run(test())
+
+
 def test_a_full_channel_says_so_and_drains(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_module, "FULL_BYTES", 1 << 20)
     monkeypatch.setattr(channel_module, "WAITING_BYTES_MAX", 2 << 20)
