@@ -3,16 +3,20 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from orderwire.cli.audit import command
 from orderwire.pipeline.errors import PipelineError
 from orderwire.pipeline.ingest import TopicSource
 from orderwire.pipeline.live_audit import LiveAudit, start_live_audit
 from orderwire.trace.reader import record_bytes
 from orderwire.verify.audit import AuditOptions, audit
+from orderwire.verify.report import Report
 from orderwire.verify.source import TableSource
 from orderwire.verify.synthetic import Faults, SyntheticSettings, synthetic_table
 from orderwire.verify.verdict import Verdict
@@ -184,6 +188,17 @@ def test_a_run_without_an_end_is_told_and_the_query_is_stopped(
     with pytest.raises(PipelineError, match="has not ended within"):
         running.finish(1)
     assert not running.query.isActive
+
+
+def test_the_command_reads_a_topic_without_spark(servers: str, traced: TracedRuns) -> None:
+    traced.write(0, 1)
+    told = CliRunner().invoke(command, [f"{traced.topic}@{servers}", "--json"])
+    expected, _ = audit(TableSource(traced.whole))
+    assert told.exit_code == 1
+    assert msgspec.json.decode(told.stdout, type=Report) == expected
+    missing = CliRunner().invoke(command, [f"no-such-topic@{servers}"])
+    assert missing.exit_code == 2
+    assert "no topic 'no-such-topic'" in missing.stderr
 
 
 def test_checks_that_need_the_whole_trace_are_refused(tmp_path: Path) -> None:
