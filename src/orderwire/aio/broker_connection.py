@@ -64,6 +64,8 @@ class Connection(BufferedProtocol):
         """The peer will send no more: close when everything is answered."""
         self._closing = False
         """We take no more: close when everything is sent."""
+        self._draining = False
+        """The broker is stopping: what was taken is answered, nothing more is."""
         self._transport: Transport | None = None
         self._outbox: Outbox | None = None
         self.client = Client("", "", 0)
@@ -218,6 +220,7 @@ class Connection(BufferedProtocol):
         return (
             self._mute > 0
             or self._closing
+            or self._draining
             or outbox is None
             or len(self._slots) >= self._limits.pipelined_max
             or outbox.backlog_bytes + self._held_bytes > self._limits.backlog_bytes_max
@@ -342,6 +345,17 @@ class Connection(BufferedProtocol):
         self._forget_parked()
         self._read_on(False)
         self._go_on()
+
+    def drain(self) -> None:
+        """Take no more requests; what was taken is still answered."""
+        self._draining = True
+        self._forget_parked()
+        self._read_on(False)
+
+    @property
+    def backlog_bytes(self) -> int:
+        """Reply bytes that the kernel has not taken yet."""
+        return 0 if self._outbox is None else self._outbox.backlog_bytes
 
     def abort(self) -> None:
         """Close at once."""

@@ -27,6 +27,10 @@ _TICK_S = 1.0
 """How often time limits of connections are looked at."""
 _ANY = ("0.0.0.0", "::")
 _BACKLOG = 1_024
+_DRAIN_S = 2.0
+"""How long a stopping broker waits for clients to take replies that are on their way."""
+_LOOK_S = 0.002
+"""How often a stopping broker looks whether it is done."""
 
 
 class BrokerLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -155,8 +159,14 @@ class BrokerServer:
         for timer in (self._timer, self._ticker):
             if timer is not None:
                 timer.cancel()
-        while self._committing and not self.failed.done():
-            await asyncio.sleep(0.001)
+        for connection in list(self._connections):
+            connection.drain()
+        until = self.loop.time() + _DRAIN_S
+        while not self.failed.done() and (
+            self._committing
+            or (self.loop.time() < until and any(one.backlog_bytes for one in self._connections))
+        ):
+            await asyncio.sleep(_LOOK_S)
         for connection in list(self._connections):
             connection.abort()
         await asyncio.sleep(0)
