@@ -80,27 +80,27 @@ def audit_copies(
     kind, reason = columns.kind[matches.rows], columns.reason[matches.rows]
     known = matches.send >= 0
     shape = matches.intended.shape
-    delivered = _marked(shape, matches, process, known & (kind == DELIVER))
+    send, to = np.nonzero(matches.intended & decided[:, None])
     dropped = known & (kind == DISCARD)
-    late = _marked(shape, matches, process, dropped & (reason == LATE)) & ~delivered
     turned_away = dropped & ((reason == FUTURE) | (reason == FULL))
-    refused = _marked(shape, matches, process, turned_away) & ~delivered & ~late
-    intended = matches.intended & decided[:, None]
-    missing = intended & ~delivered & ~late & ~refused
-    source = columns.source[matches.send_rows]
+    delivered = _marked(shape, matches, process, known & (kind == DELIVER))[send, to]
+    late = ~delivered & _marked(shape, matches, process, dropped & (reason == LATE))[send, to]
+    refused = ~delivered & ~late & _marked(shape, matches, process, turned_away)[send, to]
+    missing = ~delivered & ~late & ~refused
+    pair = columns.source[matches.send_rows[send]] * matches.members + to
     tallies = {
-        "written": _by_source(intended, source),
-        "delivered": _by_source(intended & delivered, source),
-        "late": _by_source(intended & late, source),
-        "refused": _by_source(intended & refused, source),
-        "missing": _by_source(missing, source),
+        "written": _by_pair(pair, matches.members),
+        "delivered": _by_pair(pair[delivered], matches.members),
+        "late": _by_pair(pair[late], matches.members),
+        "refused": _by_pair(pair[refused], matches.members),
+        "missing": _by_pair(pair[missing], matches.members),
         "reported_lost": _reported(columns, core, matches.members),
     }
     stray = np.flatnonzero(~known & core[matches.rows] & (kind != RECEIVE))
     return Copies(
         pa.concat_tables(_misdelivered(run_id, columns, matches, core)),
         tallies,
-        _missing_table(columns, matches, missing),
+        _missing_table(columns, matches, send[missing], to[missing]),
         _stray_table(columns, matches.rows[stray]),
     )
 
@@ -111,13 +111,9 @@ def _marked(shape: tuple[int, ...], matches: Matches, process: I64, which: Bools
     return marks
 
 
-def _by_source(copies: Bools, source: I64) -> I64:
-    """Count copies by source (rows are sorted by it) and destination."""
-    members = copies.shape[1]
-    counts = np.zeros((members, members), np.int64)
-    if len(source):
-        starts = np.flatnonzero(np.append(True, source[1:] != source[:-1]))
-        counts[source[starts]] = np.add.reduceat(copies, starts, axis=0, dtype=np.int64)
+def _by_pair(pair: I64, members: int) -> I64:
+    """Count copies by source and destination."""
+    counts: I64 = np.bincount(pair, minlength=members * members).reshape(members, members)
     return counts
 
 
@@ -176,8 +172,7 @@ def _with_proof(run_id: str, kind: str, columns: Columns, rows: I64, proof: I64)
     return violations(run_id, "C1", kind, columns, rows, witness=witness)
 
 
-def _missing_table(columns: Columns, matches: Matches, missing: Bools) -> pa.Table:
-    send, process = np.nonzero(missing)
+def _missing_table(columns: Columns, matches: Matches, send: I64, process: I64) -> pa.Table:
     rows = matches.send_rows[send]
     received = np.full(len(send), -1, np.int64)
     receipts = np.flatnonzero((columns.kind[matches.rows] == RECEIVE) & (matches.send >= 0))

@@ -6,6 +6,9 @@ message delivered at q before it carried an entry for j above s: its send is the
 past.  The first such delivery is the witness.
 """
 
+from collections.abc import Iterator
+from itertools import pairwise
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -18,26 +21,38 @@ from orderwire.verify.kernels.violations import Witness, no_violations, violatio
 Knowledge = npt.NDArray[np.int64] | npt.NDArray[np.int32]
 
 
-def carried_vectors(columns: Columns, matches: Matches, steps: Steps) -> Knowledge:
-    """Return for each send how many sends of each process its past holds, itself included."""
+def replay(columns: Columns, matches: Matches, steps: Steps) -> tuple[Knowledge, I64]:
+    """Replay the steps; return what each send carried, and the deliveries that were overtaken.
+
+    A row for each send: how many sends of each process its past holds, itself included.  The
+    deliveries are indices of steps, ascending; copies to oneself are not judged here.
+    """
     order = replay_order(steps, columns.time_ns[steps.rows])
     numbers = columns.number[matches.send_rows]
     wide = numbers.max(initial=0) >= np.iinfo(np.int32).max
     carried = np.zeros((len(numbers), matches.members), np.int64 if wide else np.int32)
     rows = list(carried)
     known = list(np.zeros((matches.members, matches.members), carried.dtype))
-    counts = (numbers + 1).tolist()
     maximum = np.fmax  # Of integers the same as np.maximum, whose third argument costs more.
-    # A send's index is given as its complement: one test tells sends from deliveries.
-    coded = np.where(steps.is_send, ~steps.send, steps.send)[order].tolist()
-    for process, send in zip(steps.process[order].tolist(), coded, strict=True):
+    overtaken: list[int] = []
+    for step, process, send, is_send, source, number in zip(
+        order.tolist(),
+        steps.process[order].tolist(),
+        steps.send[order].tolist(),
+        steps.is_send[order].tolist(),
+        columns.source[steps.rows[order]].tolist(),
+        columns.number[steps.rows[order]].tolist(),
+        strict=True,
+    ):
         mine = known[process]
-        if send >= 0:
-            maximum(mine, rows[send], mine)
+        if is_send:
+            mine[process] = number + 1
+            rows[send][:] = mine
         else:
-            mine[process] = counts[~send]
-            rows[~send][:] = mine
-    return carried
+            if mine.item(source) > number and source != process:
+                overtaken.append(step)
+            maximum(mine, rows[send], mine)
+    return carried, np.array(sorted(overtaken), np.int64)
 
 
 def causal_order(
@@ -47,34 +62,64 @@ def causal_order(
     steps = steps_of(columns, matches)
     if len(steps.rows) == 0:
         return no_violations(), no_violations()
-    carried = carried_vectors(columns, matches, steps)
+    carried, overtaken = replay(columns, matches, steps)
     delivered = np.flatnonzero(~steps.is_send)
     rows, send = steps.rows[delivered], steps.send[delivered]
-    causal: list[tuple[I64, I64]] = []
-    process = columns.process[rows]
-    bounds = np.searchsorted(process, np.arange(matches.members + 1))
-    for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        if stop - start > 1:
-            causal.append(_overtaken(columns, carried, rows[start:stop], send[start:stop], core))
+    late = np.searchsorted(delivered, overtaken)
+    late = np.union1d(late, _overtaken_to_oneself(columns, rows, send, carried))
+    late = late[core[rows[late]]]
     return (
-        _table(run_id, "O1", "overtaken", columns, causal),
+        _table(
+            run_id, "O1", "overtaken", columns, _with_witness(columns, rows, send, carried, late)
+        ),
         fifo_order(run_id, columns, rows, core, matches.members),
     )
 
 
-def _overtaken(
-    columns: Columns, carried: Knowledge, rows: I64, send: I64, core: Bools
+def _overtaken_to_oneself(columns: Columns, rows: I64, send: I64, carried: Knowledge) -> I64:
+    """Return the deliveries to oneself that came after one with the message in its past.
+
+    A process knows its own sends, so that only what it was told by deliveries counts.
+    """
+    process = columns.process[rows]
+    own = np.flatnonzero(columns.source[rows] == process)
+    if len(own) == 0:
+        return own
+    opens = np.ones(len(rows), np.bool_)
+    opens[1:] = process[1:] != process[:-1]
+    group = np.cumsum(opens) - 1
+    step = int(carried.max()) + 1
+    told = np.maximum.accumulate(carried[send, process].astype(np.int64) + group * step)
+    before = np.where(opens[own], 0, told[own - 1] - group[own] * step)
+    return own[before > columns.number[rows[own]]]
+
+
+def _with_witness(
+    columns: Columns, rows: I64, send: I64, carried: Knowledge, late: I64
 ) -> tuple[I64, I64]:
-    """Return one process's overtaken deliveries and their witnesses, as rows."""
-    source, number = columns.source[rows], columns.number[rows]
-    told = np.maximum.accumulate(carried[send], axis=0)
-    at = np.arange(1, len(rows))
-    late = at[(told[at - 1, source[at]] > number[at]) & core[rows[at]]]
-    witness = [
-        int(np.searchsorted(told[:index, source[index]], number[index], side="right"))
-        for index in late.tolist()
-    ]
-    return rows[late], rows[np.array(witness, np.int64)]
+    """Return the overtaken deliveries and, for each, the first that proves it, as rows."""
+    process = columns.process[rows]
+    source, number = columns.source[rows[late]], columns.number[rows[late]]
+    witness = np.empty(len(late), np.int64)
+    pairs = np.stack([process[late], source], axis=1)
+    for pair, which in _groups(pairs):
+        start = int(np.searchsorted(process, pair[0]))
+        stop = int(np.searchsorted(process, pair[0], side="right"))
+        told = np.maximum.accumulate(carried[send[start:stop], pair[1]])
+        witness[which] = start + np.searchsorted(told, number[which], side="right")
+    return rows[late], rows[witness]
+
+
+def _groups(pairs: I64) -> Iterator[tuple[tuple[int, int], I64]]:
+    """Yield each distinct row of two numbers and where it stands."""
+    if len(pairs) == 0:
+        return
+    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
+    ordered = pairs[order]
+    opens = np.flatnonzero(np.append(True, np.any(ordered[1:] != ordered[:-1], axis=1)))
+    for start, stop in pairwise([*opens.tolist(), len(order)]):
+        first, second = ordered[start].tolist()
+        yield (first, second), order[start:stop]
 
 
 def fifo_order(run_id: str, columns: Columns, rows: I64, core: Bools, members: int) -> pa.Table:
@@ -97,15 +142,14 @@ def fifo_order(run_id: str, columns: Columns, rows: I64, core: Bools, members: i
     before[1:] = np.where(opens[1:], -1, highest[:-1] - group[1:] * step)
     late = np.flatnonzero((before > number) & core[rows])
     witness = np.searchsorted(highest, (number + group * step)[late], side="right")
-    return _table(run_id, "O2", "overtaken", columns, [(rows[late], rows[witness])])
+    return _table(run_id, "O2", "overtaken", columns, (rows[late], rows[witness]))
 
 
 def _table(
-    run_id: str, check: str, kind: str, columns: Columns, found: list[tuple[I64, I64]]
+    run_id: str, check: str, kind: str, columns: Columns, found: tuple[I64, I64]
 ) -> pa.Table:
-    if not any(len(rows) for rows, _ in found):
+    rows, witness = found
+    if len(rows) == 0:
         return no_violations()
-    rows = np.concatenate([rows for rows, _ in found])
-    witness = np.concatenate([witness for _, witness in found])
     proof = Witness(columns.source[witness], columns.number[witness], columns.position[witness])
     return violations(run_id, check, kind, columns, rows, witness=proof)
