@@ -12,11 +12,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import StructType
 
 from orderwire.pipeline.client import MemoryClient
-from orderwire.pipeline.datasource import (
-    MISSING_ANSWERS_MAX,
-    OrderwireReader,
-    OrderwireStreamReader,
-)
 from orderwire.pipeline.errors import (
     DataLossError,
     OffsetsWentBackError,
@@ -27,6 +22,11 @@ from orderwire.pipeline.errors import (
 )
 from orderwire.pipeline.offsets import TopicPartition
 from orderwire.pipeline.options import parse_options
+from orderwire.pipeline.readers import (
+    MISSING_ANSWERS_MAX,
+    OrderwireReader,
+    OrderwireStreamReader,
+)
 
 LEAST = {
     "kafka.bootstrap.servers": "memory:1",

@@ -106,8 +106,11 @@ class KafkaClient:
                     first = consumer.poll(min(POLL_SECONDS_MAX, limits.stuck_ms / 1000))
                     got = [] if first is None else [cast("_Polled", first)]
                 before, rejected = position, False
-                events = [(m, error) for m in got if (error := m.error()) is not None]
-                records = [m for m in got if m.error() is None] if events else got
+                events: list[tuple[_Polled, KafkaError]] = []
+                records = got
+                if got and any(map(type(got[0]).error, got)):
+                    events = [(m, error) for m in got if (error := m.error()) is not None]
+                    records = [m for m in got if m.error() is None]
                 if records and records[0].offset() < position:  # of an earlier assignment
                     records = [m for m in records if m.offset() >= position]
                 if records:
