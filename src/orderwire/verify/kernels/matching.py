@@ -50,8 +50,8 @@ def match(columns: Columns, members: int) -> Matches:
         & (columns.source < members)
     )
     source, number = columns.source[sends], columns.number[sends]
-    order = np.lexsort((number, source))
-    if not np.array_equal(order, np.arange(len(order))):
+    if np.any((source[1:] == source[:-1]) & (number[1:] < number[:-1])):
+        order = np.lexsort((number, source))
         sends, source, number = sends[order], source[order], number[order]
     again = np.zeros(len(sends), np.bool_)
     again[1:] = (source[1:] == source[:-1]) & (number[1:] == number[:-1])

@@ -33,13 +33,13 @@ def steps_of(columns: Columns, matches: Matches) -> Steps:
     delivered = columns.kind[matches.rows] == DELIVER
     rows, send = matches.rows[delivered], matches.send[delivered]
     first = first_of(send, columns.process[rows], matches.members)
-    rows = np.concatenate([matches.send_rows, rows[first]])
-    send = np.concatenate([np.arange(len(matches.send_rows)), send[first]])
-    is_send = np.zeros(len(rows), np.bool_)
-    is_send[: len(matches.send_rows)] = True
-    order = np.argsort(rows)
-    rows = rows[order]
-    return Steps(rows, columns.process[rows], send[order], is_send[order])
+    message = np.full(len(columns), -1, np.int64)
+    message[rows[first]] = send[first]
+    message[matches.send_rows] = np.arange(len(matches.send_rows))
+    is_send = np.zeros(len(columns), np.bool_)
+    is_send[matches.send_rows] = True
+    rows = np.flatnonzero(message >= 0)
+    return Steps(rows, columns.process[rows], message[rows], is_send[rows])
 
 
 def replay_order(steps: Steps, time_ns: I64) -> I64:
