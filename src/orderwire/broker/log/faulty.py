@@ -169,8 +169,11 @@ class FaultyStorage:
             present = name in old.files
             if (durable and present) or chance.random() < 0.5:
                 disk.files[name] = file
-        for file in {id(file): file for file in disk.files.values()}.values():
-            file.after_crash(chance)
-            file._disk = disk
+        done: list[FaultyFile] = []
+        for file in disk.files.values():
+            if not any(file is each for each in done):  # a rename may have left two names
+                file.after_crash(chance)
+                file._disk = disk
+                done.append(file)
         disk.durable_names = dict(disk.files)
         return FaultyStorage(disk)

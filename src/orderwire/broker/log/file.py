@@ -1,7 +1,7 @@
 """Files on disk."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -73,8 +73,8 @@ class DiskFile:
         with _mapped("sync", self._path):
             os.fdatasync(self._descriptor)
 
-    def __del__(self) -> None:
-        os.close(self._descriptor)
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self._descriptor)  # bound above: at interpreter exit `os` may be gone first
 
 
 class DiskStorage:

@@ -246,11 +246,14 @@ class PartitionLog:
     def maintain(self, now_ms: int, upper: int | None = None) -> int:
         """Apply retention to closed segments below `upper`; returns how many went.
 
-        Also forgets silent producers, and removes the files of segments deleted a minute ago.
+        Also forgets silent producers and the indexes of closed segments, and removes the files of
+        segments that were deleted a minute ago.
         """
         self._check_usable()
         config = self.config
         self.producers.expire(now_ms - config.producer_expiration_ms, config.producers_max)
+        for segment in self._segments[:-1]:
+            segment.forget_index()
         while self._deleted and self._deleted[0][0] + config.delete_delay_ms <= now_ms:
             self._storage.remove(self._deleted.pop(0)[1])
         limit = self.end_offset if upper is None else min(upper, self.end_offset)

@@ -188,6 +188,7 @@ def _recover(
         segments = [new_segment(storage, start, now_ms)]
     for segment in segments[:-1]:
         segment.save_index()
+        segment.forget_index()
     if epochs.cut(segments[-1].next_offset) or known is None:
         storage.replace_file(EPOCHS, epochs.to_bytes())
     storage.sync_directory()

@@ -4,6 +4,8 @@ This is the loop that decides how long a restart after a crash takes: about 0.7 
 the checksum's speed for large ones.
 """
 
+from struct import Struct
+
 import msgspec
 from crc32c import crc32c
 
@@ -11,9 +13,11 @@ from orderwire.broker.log.epochs import EpochHistory
 from orderwire.broker.log.index import SparseIndex
 from orderwire.broker.log.producers import ProducerBatch, ProducerTable
 from orderwire.broker.log.storage import LogFile
-from orderwire.broker.wire.batch import BATCH_HEADER, CRC_FROM, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC
+from orderwire.broker.wire.batch import CRC_FROM, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC
 
 _CHUNK_BYTES = 4 << 20
+_SCANNED = Struct(">qiibI2xi8xqqhi4x")
+"""The header without attributes, base timestamp and record count."""
 NO_TIME = -1
 
 
@@ -46,7 +50,7 @@ def scan(
     and its epoch the one the history names.  Without a history the epochs must not decrease, and
     the history is rebuilt.
     """
-    unpack = BATCH_HEADER.unpack_from
+    unpack = _SCANNED.unpack_from
     index = SparseIndex()
     size = file.size
     buffer = bytearray(min(max(size, HEADER_BYTES), _CHUNK_BYTES))
@@ -68,14 +72,11 @@ def scan(
                 epoch,
                 magic,
                 crc,
-                _,
                 delta,
-                _,
                 newest_of_batch,
                 producer_id,
                 producer_epoch,
                 sequence,
-                _,
             ) = unpack(buffer, at)
             end = at + length + LENGTH_OVERHEAD
             if base != expected:

@@ -49,6 +49,7 @@ class Segment:
         self.began_ms = began_ms
         """When its first batch was appended, as far as we know."""
         self._index = index
+        self._saved = False
 
     @property
     def size(self) -> int:
@@ -74,12 +75,19 @@ class Segment:
         name = segment_name(self.base_offset, INDEX)
         with suppress(StorageError):
             self._storage.write_file(name, self._index.to_bytes(self.size))
+            self._saved = True
+
+    def forget_index(self) -> None:
+        """Give the memory of a closed segment's index back when it can be read again."""
+        if self._saved:
+            self._index = None
 
     def index(self, epochs: EpochHistory, interval_bytes: int) -> SparseIndex:
         """The index: in memory, from its file, or by a scan.  Raises LogDamaged."""
         if self._index is None:
             name = segment_name(self.base_offset, INDEX)
             self._index = SparseIndex.from_bytes(self._storage.read_file(name), self.size)
+            self._saved = self._index is not None
         if self._index is None:
             found = self.scan(
                 epochs, ProducerTable(), epochs_known=True, interval_bytes=interval_bytes
@@ -114,6 +122,7 @@ class Segment:
         self.next_offset = found.next_offset
         self.newest_ms = found.newest_ms
         self._index = found.index
+        self._saved = False
 
     def header_at(self, position: int, offset: int, epochs: EpochHistory) -> BatchHeader:
         """Read and check the header of the batch that must stand here.  Raises LogDamaged."""
