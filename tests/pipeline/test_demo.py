@@ -1,0 +1,106 @@
+"""The demo as a stranger runs it: its JSON, its report, its end, also when it is interrupted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.network, pytest.mark.timeout(420)]
+
+MARK = "ORDERWIRE_TEST_RUN"
+DEMO = [sys.executable, "-c", "from orderwire.cli.main import main; main()", "demo"]
+TEXT = "".join(
+    f"CHAPTER {chapter}\r\n" + "".join(f"Line {k} of Zoë’s tale.\r\n" for k in range(40))
+    for chapter in ("I", "II", "III")
+)
+END_SECONDS_MAX = 20
+
+
+def start(folder: Path, *options: str) -> tuple[subprocess.Popen[bytes], str]:
+    """Start a demo whose processes, and theirs, carry a mark in their environment."""
+    mark = uuid.uuid4().hex
+    text = folder / "tale.txt"
+    text.write_bytes(TEXT.encode())
+    process = subprocess.Popen(
+        [*DEMO, "--text", str(text), "--folder", str(folder / "run"), "--json", *options],
+        env={**os.environ, MARK: mark},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    return process, mark
+
+
+def left_running(mark: str) -> list[str]:
+    """Return the command lines of living processes that carry the mark."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if f"{MARK}={mark}".encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:120])
+        except OSError:
+            continue
+    return [line for line in found if line.strip()]
+
+
+def assert_nothing_left(mark: str) -> None:
+    deadline = time.monotonic() + END_SECONDS_MAX
+    while (left := left_running(mark)) and time.monotonic() < deadline:
+        os.sched_yield()
+    assert left == []
+
+
+def test_demo_keeps_every_promise_and_leaves_nothing_running(tmp_path: Path) -> None:
+    process, mark = start(tmp_path, "--members", "4")
+    out, err = process.communicate(timeout=400)
+    assert process.returncode == 0, err.decode()[-3_000:]
+    assert_nothing_left(mark)
+    found = json.loads(out)
+    assert out.count(b"\n") == 1
+    for group in ("ordered", "control"):
+        books = found[group]
+        assert books["written"] > 400
+        assert books["delivered"] + books["late"] + books["lost"] == books["written"]
+        assert books["violations_seen_live"] == books["violations"]
+    assert found["ordered"]["violations"] == 0
+    assert found["control"]["violations"] > 0
+    assert found["text"] == {
+        "bytes": len(TEXT.encode()),
+        "characters": len(TEXT),
+        "words": len(TEXT.split()),
+        "matches_file": True,
+    }
+    assert 0 < found["control_bytes"]["ours"] < found["control_bytes"]["rst_matrix"]
+    page = Path(found["report"]).read_text()
+    assert page.count("<svg") == 5
+    assert "was told" in page
+    for figure in ("first-violation", "delays", "control-bytes", "members-ordered"):
+        assert (tmp_path / "run" / "figures" / f"{figure}.png").read_bytes()[:4] == b"\x89PNG"
+    again = subprocess.run(
+        [*DEMO, "--folder", str(tmp_path / "run")], capture_output=True, timeout=60, check=False
+    )
+    assert again.returncode == 2
+    assert b"is not empty" in again.stderr
+
+
+@pytest.mark.parametrize("moment", [b"broker listens", b"Spark starts", b"members gather", b"said"])
+def test_interrupted_demo_ends_at_once_and_leaves_nothing(tmp_path: Path, moment: bytes) -> None:
+    process, mark = start(tmp_path, "--members", "3")
+    assert process.stderr is not None
+    for line in process.stderr:
+        if moment in line:
+            break
+    else:
+        pytest.fail(f"the demo never told {moment!r}")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=END_SECONDS_MAX)
+    assert process.returncode == 130, err.decode()[-2_000:]
+    assert out == b""
+    assert b"Traceback" not in err
+    assert_nothing_left(mark)
