@@ -14,7 +14,7 @@ import pytest
 pytestmark = [pytest.mark.spark, pytest.mark.network, pytest.mark.timeout(420)]
 
 MARK = "ORDERWIRE_TEST_RUN"
-DEMO = [sys.executable, "-c", "from orderwire.cli.main import main; main()", "demo"]
+DEMO = [sys.executable, "-m", "orderwire", "demo"]
 TEXT = "".join(
     f"CHAPTER {chapter}\r\n" + "".join(f"Line {k} of Zoë’s tale.\r\n" for k in range(40))
     for chapter in ("I", "II", "III")
