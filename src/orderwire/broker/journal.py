@@ -12,7 +12,7 @@ import msgspec
 from crc32c import crc32c
 
 from orderwire.broker.group_model import DurableRecord
-from orderwire.broker.log.storage import LogFile, Storage
+from orderwire.broker.log.storage import LogFile, Storage, StorageError
 from orderwire.kernel.errors import OrderwireError
 
 _FRAME = Struct(">II")
@@ -46,6 +46,7 @@ class Journal:
         self._number = 0
         self._file: LogFile | None = None
         self._snapshot_bytes = 0
+        self._broken: StorageError | None = None
 
     def recover(self) -> list[DurableRecord]:
         """Return every record in order, and cut off a torn tail.  Raises SnapshotDamaged."""
@@ -75,11 +76,21 @@ class Journal:
         return records
 
     def append(self, framed: bytes) -> None:
-        """Write records that `frame` made."""
+        """Write records that `frame` made, all or none.  Raises StorageError."""
+        if self._broken is not None:
+            raise StorageError(f"the journal is out of use since: {self._broken}")
         if self._file is None:
             self._file = self._files.create(_journal_name(self._number))
             self._files.sync_directory()
-        self._file.append(framed)
+        size = self._file.size
+        try:
+            self._file.append(framed)
+        except StorageError:
+            try:  # half a record would hide those behind it
+                self._file.truncate(size)
+            except StorageError as error:
+                self._broken = error
+            raise
 
     def sync(self) -> None:
         """Return when every appended record survives a power failure."""

@@ -31,6 +31,8 @@ from orderwire.kernel.errors import RemoteProtocolError
 
 _HEAD = Struct(">hhih")
 _PRODUCE = int(ApiKey.PRODUCE)
+_PLAIN_REQUEST_BYTES_MAX = 4 << 20
+"""Longest request without record batches: decoded, it takes up to 50 times that in objects."""
 """API key, version, correlation id, length of the client id (-1: none)."""
 
 OpenLog = Callable[[Topic, int, LogConfig], PartitionLog]
@@ -122,6 +124,11 @@ class Broker:
             done = produce_single(self, data, version, correlation_id, length, now)
             if done is not None:
                 return done
+        elif len(data) > _PLAIN_REQUEST_BYTES_MAX:
+            raise RemoteProtocolError(
+                f"a request of {len(data)} bytes that is no Produce;"
+                f" at most {_PLAIN_REQUEST_BYTES_MAX} are taken"
+            )
         api = API_BY_KEY.get(key)
         if api is None:
             raise RemoteProtocolError(f"API key {key} is not served")

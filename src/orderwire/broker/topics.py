@@ -126,10 +126,10 @@ class TopicStore:
         return topic
 
     def delete(self, topic: Topic) -> None:
-        """Forget a topic."""
+        """Forget a topic.  Raises StorageError; then nothing has changed."""
+        self._save([kept for kept in self if kept.name != topic.name])
         del self._by_name[topic.name]
         del self._by_id[topic.topic_id]
-        self._save()
 
     def grow(self, topic: Topic, partitions: int, *, dry_run: bool = False) -> Topic | Refusal:
         """Give a topic more partitions."""
@@ -191,12 +191,12 @@ class TopicStore:
     # -- disk -------------------------------------------------------------------------------
 
     def _put(self, topic: Topic) -> None:
+        self._save([*(kept for kept in self if kept.name != topic.name), topic])
         self._by_name[topic.name] = topic
         self._by_id[topic.topic_id] = topic
-        self._save()
 
-    def _save(self) -> None:
-        self._files.replace_file(_FILE, msgspec.json.encode(_Kept(_VERSION, list(self))))
+    def _save(self, topics: list[Topic]) -> None:
+        self._files.replace_file(_FILE, msgspec.json.encode(_Kept(_VERSION, topics)))
 
     def _load(self) -> None:
         data = self._files.read_file(_FILE)

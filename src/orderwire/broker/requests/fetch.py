@@ -6,7 +6,7 @@ Sessions are not kept: every response carries session id 0, which clients take a
 from typing import TYPE_CHECKING
 
 from orderwire.broker.error_codes import RETRIED_AT_ONCE, ErrorCode
-from orderwire.broker.log import Refused
+from orderwire.broker.log import Refused, StorageError
 from orderwire.broker.partitions import LEADER_EPOCH, Partition
 from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply, Request, reply_of_parts
 from orderwire.broker.wire.generated.fetch import (
@@ -132,7 +132,10 @@ class FetchPlan:
         records: Part = b""
         limit = min(ask.partition_max_bytes, left)
         if ask.fetch_offset < high and (first or limit > 0):
-            read = log.read(ask.fetch_offset, max(limit, 0), high)
+            try:
+                read = log.read(ask.fetch_offset, max(limit, 0), high)
+            except StorageError as damage:
+                read = Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))
             if isinstance(read, Refused):
                 return PartitionData(ask.partition, read.error, -1, records=b"")
             if first or len(read) <= limit:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from orderwire.broker.wire.layout import FIXED, SIZES, Layout, Slot
+from orderwire.broker.wire.versions import ELEMENT_BYTES, ELEMENT_SLACK_BYTES
 
 _RESERVED = frozenset({"data", "at", "size", "n", "end", "stop", "tag", "tags"})
 
@@ -144,7 +145,13 @@ class _Decoder:
             self.line("n -= 1")
         unit = slot.element_size_min()
         need = "n" if unit == 1 else f"n * {unit}"
-        self.line(f"if {need} > size - at:")
+        earnest = ELEMENT_BYTES.get(slot.field.type)
+        if earnest is None:
+            self.line(f"if {need} > size - at:")
+        else:
+            self.line(
+                f"if {need} > size - at or n * {earnest} > size - at + {ELEMENT_SLACK_BYTES}:"
+            )
         self.line(f'    raise too_many("{slot.field.name}", n, at, size)')
         if slot.field.type in SIZES:
             assert slot.field.type not in {"uuid"}, "arrays of UUIDs are not supported"

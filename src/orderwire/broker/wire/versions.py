@@ -47,3 +47,12 @@ SERVED = (
 
 DATA_MESSAGES = ("ConsumerProtocolSubscription", "ConsumerProtocolAssignment")
 """Messages that travel inside others: the classic consumer groups' metadata and assignment."""
+
+ELEMENT_BYTES = {"TopicProduceData": 64, "PartitionProduceData": 64}
+"""What an entry of these takes in earnest: each holds a record batch, whose header has 61 bytes.
+
+A Produce request may be as large as the broker allows.  Entries of a few bytes each would turn
+into many times its size in objects, so many of them are refused.
+"""
+ELEMENT_SLACK_BYTES = 64 << 10
+"""How much smaller than that all entries of an array together may be."""

@@ -8,6 +8,7 @@ import pytest
 
 from orderwire.broker.wire import generate
 from orderwire.broker.wire.apis import API_BY_KEY, APIS, ApiKey
+from orderwire.broker.wire.codec import uvarint
 from orderwire.broker.wire.generated import consumer_protocol, headers
 from orderwire.broker.wire.generated.create_topics import decode_create_topics_request
 from orderwire.broker.wire.generated.fetch import (
@@ -114,6 +115,14 @@ def test_an_absurd_count_is_refused_before_anything_is_allocated() -> None:
     with pytest.raises(RemoteProtocolError, match="announces"):
         decode_create_topics_request(memoryview(b"\xff\xff\xff\xff\x0f" + bytes(64)), 0, 5)
     assert time.perf_counter() - began < 1.0
+
+
+def test_a_produce_request_of_tiny_entries_is_refused() -> None:
+    """Three bytes an entry would become a hundred in objects."""
+    count = 200_000
+    body = b"\x00" + pack(">hi", 1, 0) + uvarint(count + 1) + b"\x02\x61\x01\x00"[:3] * count
+    with pytest.raises(RemoteProtocolError, match=f"topic_data announces {count} entries"):
+        decode_produce_request(memoryview(body + bytes(count)), 0, 9)
 
 
 def test_malformed_text_is_the_peers_fault() -> None:

@@ -209,7 +209,7 @@ def _decode_topic_produce_data_v3(data: memoryview, at: int) -> tuple[TopicProdu
     partition_data: Sequence[PartitionProduceData]
     if n < 0:
         raise forbidden_null("partition_data")
-    if n * 8 > size - at:
+    if n * 8 > size - at or n * 64 > size - at + 65536:
         raise too_many("partition_data", n, at, size)
     partition_data = []
     for _ in range(n):
@@ -247,7 +247,7 @@ def _decode_produce_request_v3(data: memoryview, at: int) -> tuple[ProduceReques
     topic_data: Sequence[TopicProduceData]
     if n < 0:
         raise forbidden_null("topic_data")
-    if n * 6 > size - at:
+    if n * 6 > size - at or n * 64 > size - at + 65536:
         raise too_many("topic_data", n, at, size)
     topic_data = []
     for _ in range(n):
@@ -328,7 +328,7 @@ def _decode_topic_produce_data_v9(data: memoryview, at: int) -> tuple[TopicProdu
     if n == 0:
         raise forbidden_null("partition_data")
     n -= 1
-    if n * 6 > size - at:
+    if n * 6 > size - at or n * 64 > size - at + 65536:
         raise too_many("partition_data", n, at, size)
     partition_data = []
     for _ in range(n):
@@ -378,7 +378,7 @@ def _decode_produce_request_v9(data: memoryview, at: int) -> tuple[ProduceReques
     if n == 0:
         raise forbidden_null("topic_data")
     n -= 1
-    if n * 3 > size - at:
+    if n * 3 > size - at or n * 64 > size - at + 65536:
         raise too_many("topic_data", n, at, size)
     topic_data = []
     for _ in range(n):
@@ -418,7 +418,7 @@ def _decode_topic_produce_data_v13(data: memoryview, at: int) -> tuple[TopicProd
     if n == 0:
         raise forbidden_null("partition_data")
     n -= 1
-    if n * 6 > size - at:
+    if n * 6 > size - at or n * 64 > size - at + 65536:
         raise too_many("partition_data", n, at, size)
     partition_data = []
     for _ in range(n):
@@ -465,7 +465,7 @@ def _decode_produce_request_v13(data: memoryview, at: int) -> tuple[ProduceReque
     if n == 0:
         raise forbidden_null("topic_data")
     n -= 1
-    if n * 18 > size - at:
+    if n * 18 > size - at or n * 64 > size - at + 65536:
         raise too_many("topic_data", n, at, size)
     topic_data = []
     for _ in range(n):
