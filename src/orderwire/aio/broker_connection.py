@@ -5,6 +5,7 @@ from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from orderwire.aio.outbox import Outbox
+from orderwire.broker.log import StorageError
 from orderwire.broker.replies import Client, Outcome, Reply
 from orderwire.broker.wire.parts import FileSlice, joined
 from orderwire.kernel import NS_PER_S, Instant
@@ -137,12 +138,12 @@ class Connection(BufferedProtocol):
             while not self._is_stopped() and not self._starved:
                 self._serve_frames()
                 self._flush()
-        except RemoteProtocolError as error:
+            if self._outbox is not None and not self._closing:
+                self._make_room()
+        except (RemoteProtocolError, StorageError) as error:
             self._server.refused(self, error)
             self._flush()
             self.close()
-        if self._outbox is not None and not self._closing:
-            self._make_room()
 
     def _serve_frames(self) -> None:
         server = self._server

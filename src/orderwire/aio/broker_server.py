@@ -15,6 +15,7 @@ import msgspec
 from orderwire.aio.broker_connection import Connection, Slot
 from orderwire.aio.broker_files import BrokerFiles
 from orderwire.aio.clock import GroupClock
+from orderwire.broker.log import StorageError
 from orderwire.broker.node import Broker, Commit
 from orderwire.broker.replies import Reply
 from orderwire.broker.settings import BrokerSettings, Flush
@@ -218,8 +219,8 @@ class BrokerServer:
             )
         self._received_bytes += more
 
-    def refused(self, connection: Connection, error: RemoteProtocolError) -> None:
-        """Note what a client did wrong; its connection is being closed."""
+    def refused(self, connection: Connection, error: OrderwireError) -> None:
+        """Note what a client did wrong, or what the disk did; the connection is being closed."""
         self._refuse(connection.client.host, str(error))
 
     def _refuse(self, host: str, why: str) -> None:
@@ -242,18 +243,20 @@ class BrokerServer:
 
     def fill_later(self, slot: Slot, reply: Reply) -> None:
         """Send a reply that is held back, so that its client does not spin."""
-        self.loop.call_later(reply.delay_ns / NS_PER_S, slot.fill, reply)
+        self.loop.call_later(reply.delay_ns / NS_PER_S, self._fill, slot, reply)
+
+    def _fill(self, slot: Slot, reply: Reply) -> None:
+        if reply.durable and self.holds_durable:
+            self.fill_when_durable(slot, reply)
+        else:
+            slot.fill(reply)
 
     def after_turn(self) -> None:
         """Answer what has become possible, and keep the timer right."""
         broker = self.broker
         while broker.has_ready:
             for token, reply in broker.ready():
-                slot = self._parked.pop(token)
-                if reply.durable and self.holds_durable:
-                    self.fill_when_durable(slot, reply)
-                else:
-                    slot.fill(reply)
+                self._fill(self._parked.pop(token), reply)
         if broker.has_unsynced:
             self._commit_soon()
         self._arm()
@@ -270,7 +273,11 @@ class BrokerServer:
 
     def _wake(self) -> None:
         self._timer = None
-        self.broker.wake(Instant(max(self._armed_for, self.clock.now())))
+        try:
+            self.broker.wake(Instant(max(self._armed_for, self.clock.now())))
+        except StorageError as error:
+            self._fail(error)
+            return
         self.after_turn()
 
     def _tick(self) -> None:
@@ -333,7 +340,11 @@ class BrokerServer:
         if error is not None:
             self._fail(error)
             return
-        self.broker.committed(commit)
+        try:
+            self.broker.committed(commit)
+        except StorageError as failed:
+            self._fail(failed)
+            return
         self._current = None
         for slot, reply in waiting:
             slot.fill(reply)

@@ -308,7 +308,9 @@ class Broker:
     @property
     def has_unsynced(self) -> bool:
         """Whether `take_commit` would return something."""
-        return bool(self._dirty or self._journal_pending)
+        if self._dirty:
+            return True
+        return bool(self._journal_pending) and self.settings.flush is not Flush.NONE
 
     def take_commit(self) -> Commit | None:
         """Return what is to be put on disk now, or None; `committed` must follow it."""
@@ -316,11 +318,13 @@ class Broker:
             return None
         logs = [(each, each.log.end_offset, each.log.begin_sync()) for each in self._dirty]
         self._dirty = {}
-        framed = b"".join(self._journal_pending)
-        self._journal_pending.clear()
+        framed = b""
         snapshot = None
-        if self.settings.flush is not Flush.NONE and self._journal.is_long:
-            snapshot = [frame(record) for record in self.groups.records()]
+        if self.settings.flush is not Flush.NONE:
+            framed = b"".join(self._journal_pending)
+            self._journal_pending.clear()
+            if self._journal.is_long:
+                snapshot = [frame(record) for record in self.groups.records()]
         return Commit(logs, self._journal, framed, snapshot)
 
     def committed(self, commit: Commit) -> None:

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from orderwire.broker import journal as module
 from orderwire.broker.group_model import CommittedOffset, DurableRecord, GroupDeleted, OffsetRecord
 from orderwire.broker.journal import Journal, SnapshotDamaged, frame
-from orderwire.broker.log import MemoryStorage
+from orderwire.broker.log import MemoryStorage, StorageError
+from orderwire.broker.log.faulty import FaultyDisk, FaultyStorage
 from orderwire.kernel import Instant
 
 
@@ -90,3 +91,30 @@ def test_damaged_snapshot_is_no_torn_write(place: int) -> None:
     files.files["groups.snapshot"].content[place] ^= 1
     with pytest.raises(SnapshotDamaged, match="restore it"):
         Journal(files).recover()
+
+
+def test_full_disk_leaves_no_half_record() -> None:
+    disk = FaultyDisk()
+    files = FaultyStorage(disk)
+    journal = Journal(files)
+    journal.recover()
+    journal.append(frame(record(1)))
+    disk.room_bytes = 5
+    with pytest.raises(StorageError, match="no space"):
+        journal.append(frame(record(2)))
+    disk.room_bytes = None
+    journal.append(frame(record(3)))
+    assert Journal(files).recover() == [record(1), record(3)]
+
+
+def test_half_record_that_cannot_be_cut_off_ends_the_journal() -> None:
+    disk = FaultyDisk()
+    journal = Journal(FaultyStorage(disk))
+    journal.recover()
+    disk.room_bytes = 5
+    disk.truncate_fails = True
+    with pytest.raises(StorageError):
+        journal.append(frame(record(1)))
+    disk.room_bytes = None
+    with pytest.raises(StorageError, match="out of use"):
+        journal.append(frame(record(2)))

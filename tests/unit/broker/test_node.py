@@ -7,7 +7,7 @@ from logs import batch
 from nodes import Node, decode, fetch_request
 
 from orderwire.broker.error_codes import ErrorCode
-from orderwire.broker.log import StorageError
+from orderwire.broker.log import MemoryStorage, StorageError
 from orderwire.broker.log.faulty import FaultyDisk, FaultyStorage
 from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply
 from orderwire.broker.settings import BrokerSettings, Flush
@@ -58,7 +58,7 @@ from orderwire.broker.wire.generated.produce import (
 )
 from orderwire.broker.wire.records import read_records
 from orderwire.kernel import ms
-from orderwire.kernel.errors import RemoteProtocolError
+from orderwire.kernel.errors import OrderwireError, RemoteProtocolError
 
 FAST = BrokerSettings(flush=Flush.NONE, topics=TopicSettings(auto_create=False))
 SAFE = BrokerSettings(flush=Flush.GROUP, topics=TopicSettings(auto_create=False))
@@ -554,3 +554,56 @@ def test_flush_none_still_syncs_now_and_then() -> None:
     partition = node.broker.partition("t", 0)
     assert partition is not None
     assert partition.log.synced_offset == 1
+
+
+def test_partly_failed_produce_is_late_and_durable() -> None:
+    """One partition is missing, one was written: its reply waits for the delay and the disk."""
+    node = Node(SAFE)
+    node.create("t")
+    parts = [PartitionProduceData(0, batch(b"a")), PartitionProduceData(9, batch(b"b"))]
+    data = [TopicProduceData("t", partition_data=parts)]
+    _, done = node.send(ApiKey.PRODUCE, 9, ProduceRequest(None, -1, 0, data))
+    assert isinstance(done, Reply)
+    assert done.durable
+    assert done.delay_ns == RETRY_DELAY_NS
+
+
+def test_damage_found_while_reading_is_told_not_served() -> None:
+    node = Node(FAST)
+    topic_id = node.create("t")
+    node.produce("t", batch(b"a"))
+    node.produce("t", batch(b"b"))
+    storage = node.logs[topic_id, 0]
+    assert isinstance(storage, MemoryStorage)
+    name = next(name for name in storage.names() if name.endswith(".log"))
+    storage.files[name].content[7] ^= 1  # the base offset, which no checksum covers
+    assert node.fetch("t").error_code == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_topic_that_cannot_be_written_down_is_not_made() -> None:
+    disk = FaultyDisk()
+    node = Node(FAST, FaultyStorage(disk))
+    disk.sync_fails = True
+    with pytest.raises(StorageError):
+        node.create("t")
+    assert node.broker.topics.get("t") is None
+    disk.sync_fails = False
+    node.create("t")
+    assert Node(FAST, node.files, node.logs).broker.topics.get("t") is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("topics.json", b"not json"),
+        ("topics.json", b'{"version":9,"topics":[]}'),
+        ("broker.json", b"{}"),
+        ("broker.json", b'{"version":9,"cluster_id":"x","next_producer_id":0}'),
+    ],
+)
+def test_damaged_files_are_named_at_the_start(name: str, content: bytes) -> None:
+    node = Node(FAST)
+    node.create("t")
+    node.files.replace_file(name, content)
+    with pytest.raises(OrderwireError, match=name):
+        Node(FAST, node.files, node.logs)
