@@ -101,6 +101,11 @@ def test_empty_batch_answers_sparks_stand_in_partition() -> None:
     assert list(reader.read(InputPartition(None))) == []
 
 
+def test_partitions_of_another_version_are_refused_not_skipped(client: MemoryClient) -> None:
+    with pytest.raises(PipelineError, match="different versions"):
+        list(batch(client).read(InputPartition("a/0 [0, 4)")))
+
+
 @pytest.mark.parametrize(
     "more", [{"startingOffsets": "latest"}, {"endingOffsets": "earliest"}], ids=str
 )

@@ -67,8 +67,13 @@ class _Reading:
 
     def read_range(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one range; runs in a worker and uses nothing but its argument and the options."""
-        if not isinstance(partition, RangePartition):
+        if partition.value is None:
             return  # Spark's stand-in for "no partitions"
+        if not isinstance(partition, RangePartition):
+            raise PipelineError(
+                f"cannot read {partition!r} of {type(partition).__module__}: driver and workers "
+                "run different versions of Orderwire"
+            )
         options, wanted = self.options, partition.wanted
         limits = ReadLimits(
             chunk_messages=options.batch_rows,
