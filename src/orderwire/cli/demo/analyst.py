@@ -1,6 +1,7 @@
 """The demo's Spark process: audits the trace while it comes, then closes the books and reports."""
 
 import os
+import shutil
 import sys
 import threading
 from pathlib import Path
@@ -54,8 +55,9 @@ def analyse(settings: AnalystSettings) -> Findings:
     folder = Path(settings.folder)
     source = TopicSource(bootstrap=settings.brokers)
     lake = Lake(folder / "lake")
+    scratch = folder / "spark"
     session = SessionSettings(
-        name="orderwire demo", memory_mib=SESSION_MEMORY_MIB, scratch=str(folder / "spark")
+        name="orderwire demo", memory_mib=SESSION_MEMORY_MIB, scratch=str(scratch)
     )
     with spark_session(session) as spark:
         Leader.say("listening")
@@ -80,6 +82,7 @@ def analyse(settings: AnalystSettings) -> Findings:
         around = [] if inversion is None else excerpt(events, f"{settings.run}/{CONTROL}", *span)
         _stage("measured; counting the text")
         text = count_topic(messages.where(messages.topic == TEXT_TOPIC))
+    shutil.rmtree(scratch, ignore_errors=True)
     told = read_text(None if settings.text_path is None else Path(settings.text_path))
     return Findings(
         audit=report,

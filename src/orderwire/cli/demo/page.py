@@ -130,7 +130,9 @@ def _delay_table(found: Findings) -> Table:
 def _control_section(found: Findings, figures: Path) -> Section:
     metrics = found.metrics[ORDERED]
     windows = [window for window in metrics.windows if window.copies]
-    seconds = np.array([(window.start_ns - metrics.first_ns) / NS_PER_S for window in windows])
+    seconds = np.array(
+        [max(0, window.start_ns - metrics.first_ns) / NS_PER_S for window in windows]
+    )
     ours = np.array([window.control_bytes / window.copies for window in windows])
     costs = control_bytes(found)
     rivals = {
