@@ -85,10 +85,14 @@ def test_every_jang_variant_named_by_a_vector_is_run() -> None:
     assert {name for name in named if name.startswith("jang")} <= set(VARIANTS)
 
 
-def corrupt(tmp_path: Path, change: dict[str, Any]) -> Path:
+def corrupt_copy(tmp_path: Path, name: str, change: dict[str, Any]) -> Path:
     path = tmp_path / "corrupt.json"
-    path.write_text(json.dumps(load(FOLDER / "000-fig1-no-buffering.json") | change))
+    path.write_text(json.dumps(load(FOLDER / name) | change))
     return path
+
+
+def corrupt(tmp_path: Path, change: dict[str, Any]) -> Path:
+    return corrupt_copy(tmp_path, "000-fig1-no-buffering.json", change)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +160,8 @@ def test_what_is_no_scenario_fails_with_a_reason(tmp_path: Path, text: str, why:
 
 def test_what_the_catalog_cannot_check_is_listed(tmp_path: Path) -> None:
     (tmp_path / "rows.json").write_text('{"id": "r", "kind": "rows", "given": {}, "expect": {}}')
-    path = corrupt(tmp_path, {"expect": {"oracle:3": {}}, "colour": "red"})
+    nothing: dict[str, Any] = {"stamps": {}, "causal_past": {}, "jang_tags": {}}
+    path = corrupt(tmp_path, {"expect": {"oracle:3": {}}, "colour": "red", **nothing})
     report = check_paths([tmp_path])
     assert report.failed == []
     assert report.files == 2
@@ -178,6 +183,78 @@ def test_clocks_before_their_origin_are_only_an_offset(tmp_path: Path) -> None:
     path = tmp_path / "negative.json"
     path.write_text(json.dumps(raw))
     assert check_paths([path]).failed == []
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if "jang_tags" in load(path)])
+def test_tags_are_compared_before_the_origin_too(tmp_path: Path, path: Path) -> None:
+    raw = load(path)
+    raw["clock_offset"] = {
+        name: raw.get("clock_offset", {}).get(name, 0) - 1_000 for name in raw["processes"]
+    }
+    shifted = {"processes", "delta", "epsilon", "clock_offset", "sends", "jang_tags", "name"}
+    moved = tmp_path / "moved.json"
+    moved.write_text(json.dumps({key: raw[key] for key in shifted if key in raw}))
+    report = check_paths([moved])
+    assert report.failed == []
+    assert report.passed > len(raw["jang_tags"])
+
+
+def without_expectation(tmp_path: Path, name: str, **change: Any) -> Path:
+    raw = load(FOLDER / "self-delivery.json") | change
+    path = tmp_path / name
+    path.write_text(json.dumps({key: value for key, value in raw.items() if key != "expect"}))
+    return path
+
+
+def test_without_an_expectation_stamps_pasts_and_tags_are_still_checked(tmp_path: Path) -> None:
+    good = check_paths([without_expectation(tmp_path, "good.json")])
+    assert good.failed == []
+    assert good.passed > 10
+    bad = without_expectation(
+        tmp_path, "bad.json", stamps={"m1": 7}, causal_past={"m2": []}, jang_tags={"m2": {"CI": []}}
+    )
+    assert {failure.why for failure in check_paths([bad]).failed} == {
+        "m1 is stamped 0, expected 7",
+        "m2 has the past ['m1'], expected []",
+        "m2 to P1 has CI [('P1', 'm1', [])], expected []",
+        "m2 to P3 has CI [('P1', 'm1', [])], expected []",
+    }
+
+
+def test_half_of_the_tags_may_be_left_out(tmp_path: Path) -> None:
+    """A destination that DC leaves out waits for nothing."""
+    entries: dict[str, Any] = {"CI": [["P1", "m1", []]]}
+    for tags in (entries, {"DC": {"P3": [["P1", "m1"]]}}, entries | {"DC": {"P3": [["P1", "m1"]]}}):
+        path = corrupt_copy(tmp_path, "self-delivery.json", {"jang_tags": {"m2": tags}})
+        assert check_paths([path]).failed == []
+    path = corrupt_copy(tmp_path, "self-delivery.json", {"jang_tags": {"m2": {"DC": {"P1": []}}}})
+    assert {failure.why for failure in check_paths([path]).failed} == {
+        "m2 to P3 has DC [('P1', 'm1')], expected []"
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b'{"name": "\xff"}', "not JSON"),
+        (b"[" * 100_000, "nested too deeply"),
+        (
+            json.dumps(
+                {"processes": [f"P{n}" for n in range(5_000)], "delta": 3, "sends": []}
+            ).encode(),
+            "5000 processes, at most 4096",
+        ),
+    ],
+)
+def test_one_broken_file_does_not_stop_the_others(tmp_path: Path, content: bytes, why: str) -> None:
+    (tmp_path / "broken.json").write_bytes(content)
+    corrupt(tmp_path, {})
+    result = CliRunner().invoke(command, [str(tmp_path), "--json"])
+    assert result.exit_code == 1
+    printed = json.loads(result.stdout)
+    assert printed["files"] == 2
+    (failure,) = printed["failed"]
+    assert why in failure["why"]
 
 
 def test_a_coarse_timer_fires_at_the_next_local_multiple(tmp_path: Path) -> None:
