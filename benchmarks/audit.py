@@ -113,9 +113,8 @@ def one_process(path: Path) -> Report:
 
 
 def on_spark(spark: SparkSession, path: Path) -> Report:
-    """Audit in the default shape; the violations are counted as rows, too."""
+    """Audit in the default shape."""
     with audit_files(spark, [str(path)]) as found:
-        assert found.violations.count() == sum(c.violations for c in found.report.checks)
         return found.report
 
 

@@ -165,8 +165,8 @@ def _plan(events: DataFrame, options: AuditOptions) -> dict[str, _Plan]:
             F.max(F.when(kind == EventKind.SEND.value, -age)).alias("ahead"),
             F.max(F.when(F.col("process") < 4096, F.col("process"))).alias("process"),
         )
-        .orderBy("run_id")
         .toArrow()
+        .sort_by("run_id")  # here, and not by a shuffle
         .to_pylist()
     )
     starts = (
@@ -212,8 +212,8 @@ def _cut(events: DataFrame, plans: Mapping[str, _Plan], options: AuditOptions) -
         .join(F.broadcast(events.sparkSession.createDataFrame(widths)), "run_id")
         .groupBy("run_id", bucket)
         .count()
-        .orderBy("run_id", "bucket")
         .toArrow()
+        .sort_by("bucket")
     )
     cut = {}
     for run, extent in zip(long, extents, strict=True):
