@@ -1,7 +1,6 @@
 """`orderwire broker`: one broker for any client of the Kafka protocol."""
 
 import asyncio
-import ipaddress
 import logging
 import signal
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from orderwire.aio.addresses import is_loopback
 from orderwire.aio.broker_server import BrokerLimits, BrokerServer
 from orderwire.broker.group_model import GroupSettings
 from orderwire.broker.settings import BrokerSettings, Flush
@@ -29,16 +29,6 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
     if not colon or not host or not port.isdigit() or int(port) > _PORT_MAX:
         raise click.UsageError(f"{option} is {text!r}; expected HOST:PORT, as in 127.0.0.1:9092")
     return host.strip("[]"), int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 @click.command(

@@ -1,8 +1,8 @@
 """Who belongs to the group, and where: the list by address that discovery will replace."""
 
-import ipaddress
 from collections.abc import Mapping
 
+from orderwire.aio.addresses import is_loopback
 from orderwire.aio.endpoint import Address
 from orderwire.kernel import GROUP_SIZE_MAX, LocalProtocolError, ProcessId
 
@@ -59,16 +59,6 @@ class Members:
     def on_one_machine(self) -> bool:
         """Whether all addresses are loopback ones: then one clock serves all members."""
         return all(is_loopback(host) for host, _ in self.addresses.values())
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the address."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _parse(name: str, address: str) -> Address:

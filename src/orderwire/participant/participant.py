@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
+from orderwire.aio.addresses import is_loopback
 from orderwire.aio.clock import GroupClock, warn_about_clock
 from orderwire.aio.endpoint import Endpoint, EndpointSettings
 from orderwire.aio.impairment import Fates, Impairment
 from orderwire.kernel import NS_PER_S, LocalProtocolError, ProcessId, RemoteProtocolError
 from orderwire.participant.domain import Domain, channel_number
 from orderwire.participant.matching import Matching
-from orderwire.participant.members import Members, is_loopback
+from orderwire.participant.members import Members
 from orderwire.participant.qos import Order
 from orderwire.participant.reader import (
     QUEUE_SAMPLES_MAX,

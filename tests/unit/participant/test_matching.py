@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orderwire import LocalProtocolError, Trace
+from orderwire.aio.addresses import is_loopback
 from orderwire.kernel import ProcessId, RemoteProtocolError
 from orderwire.participant.control import (
     NUMBER_MAX,
@@ -22,7 +23,7 @@ from orderwire.participant.control import (
     encode,
 )
 from orderwire.participant.matching import Matching
-from orderwire.participant.members import Members, is_loopback
+from orderwire.participant.members import Members
 from orderwire.participant.topics import Pattern
 from orderwire.trace import BackgroundSink, MemorySink
 
