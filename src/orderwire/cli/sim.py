@@ -88,8 +88,8 @@ def run_scenario(
         raise click.UsageError("--seed and --seeds exclude each other")
     scenario = _scenario(name, algorithm)
     if seeds is None:
-        run = _simulate(scenario, 1 if seed is None else seed, announce=not as_json)
-        _report_one(run, name, out, as_json, with_diagram=run.verdict is Verdict.INVALID)
+        run = _simulate(scenario, name, 1 if seed is None else seed, announce=not as_json)
+        _report_one(run, out, as_json, with_diagram=run.verdict is Verdict.INVALID)
         return
     _report_many(scenario, name, seeds, out, as_json)
 
@@ -136,6 +136,7 @@ def replay(
     recorder = _Recorder()
     run = _simulate(
         _scenario(name, algorithm),
+        name,
         seed,
         recorder if record is not None else None,
         announce=not as_json,
@@ -143,7 +144,7 @@ def replay(
     if record is not None:
         recorder.write(run, record)
         progress(f"inputs of {len(recorder.lines)} processes in {record}")
-    _report_one(run, name, out, as_json, with_diagram=True)
+    _report_one(run, out, as_json, with_diagram=True)
 
 
 class _Recorder:
@@ -172,28 +173,24 @@ class _Recorder:
 
 
 def _simulate(
-    scenario: Scenario, seed: int, recorder: _Recorder | None = None, *, announce: bool = False
+    scenario: Scenario,
+    called: str,
+    seed: int,
+    recorder: _Recorder | None = None,
+    *,
+    announce: bool = False,
 ) -> Run:
     """Run; first say what the seed has drawn, so that it is known even if the run breaks off."""
     if announce:
         emit(_settings_text(drawn(scenario, seed)))
     try:
-        return simulate(scenario, seed, record=recorder)
+        return simulate(scenario, seed, record=recorder, called=called)
     except ValueError as error:
         raise click.UsageError(f"scenario {scenario.name!r}: {error}") from None
 
 
-def _outcome(run: Run, called: str) -> Outcome:
-    """The run in short; a scenario from a file is replayed by the file's name."""
+def _report_one(run: Run, out: Path | None, as_json: bool, *, with_diagram: bool) -> None:
     short = outcome(run)
-    name = f" {run.scenario.name} "
-    return replace(short, replay=short.replay.replace(name, f" {called} ", 1))
-
-
-def _report_one(
-    run: Run, called: str, out: Path | None, as_json: bool, *, with_diagram: bool
-) -> None:
-    short = _outcome(run, called)
     if out is not None:
         progress(f"left in {write_run(run, out)}")
     if as_json:
@@ -256,12 +253,12 @@ def _report_many(
     failed: list[Outcome] = []
     events = 0
     for seed in range(1, seeds + 1):
-        run = _simulate(scenario, seed)
+        run = _simulate(scenario, called, seed)
         verdicts[run.verdict.value] += 1
         probes += run.probes
         events += run.world_events
         if run.verdict is Verdict.INVALID:
-            failed.append(_outcome(run, called))
+            failed.append(outcome(run))
             progress(f"seed {seed}: {run.judgement.why()}")
             if out is not None:
                 progress(f"left in {write_run(run, out)}")
@@ -303,7 +300,7 @@ def _replay_file(path: Path, as_json: bool) -> None:
         return
     emit(
         f"process {replayed.me}, {replayed.protocol}: {replayed.inputs} inputs, "
-        f"{replayed.sends} sends, {replayed.malformed} refused"
+        f"{replayed.sends} sends, {replayed.malformed} malformed, {replayed.refused} refused"
     )
     for kind, count in sorted(replayed.counts().items()):
         emit(f"  {count:>9} {kind}")

@@ -1,6 +1,7 @@
 """How to do it again: the line that replays a run, and the replay of recorded inputs."""
 
 import platform
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -14,6 +15,7 @@ from orderwire.kernel import (
     Effects,
     Indicate,
     Instant,
+    LocalProtocolError,
     ProcessId,
     Received,
     RemoteProtocolError,
@@ -34,7 +36,7 @@ def replay_line(scenario: str, seed: int, *, algorithm: str | None = None) -> st
     chosen = f" --algorithm {algorithm}" if algorithm else ""
     python = ".".join(platform.python_version_tuple()[:2])
     return (
-        f"replay: orderwire sim replay {scenario} --seed {seed}{chosen}"
+        f"replay: orderwire sim replay {shlex.quote(scenario)} --seed {seed}{chosen}"
         f"   ({_revision()}, Python {python})"
     )
 
@@ -78,6 +80,8 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     inputs: int
     malformed: int
     """Received PDUs that the codec or the core refused, as it did when they were recorded."""
+    refused: int
+    """Commands that the core refused, as it did then."""
     indications: list[tuple[int, OrderingIndication]]
     """With the core's own time at each, in ns."""
     sends: int
@@ -96,14 +100,19 @@ def replay_inputs(lines: Iterable[bytes]) -> Replayed:
         settings = msgspec.json.decode(header.settings, type=OrderingSettings)
     except msgspec.MsgspecError as error:
         raise ValueError(f"line 1: settings of no ordering domain: {error}") from None
-    entry = catalog_entry(header.protocol)
+    try:
+        entry = catalog_entry(header.protocol)
+    except LocalProtocolError as error:
+        raise ValueError(f"line 1: {error}") from None
+    if not 0 <= header.me < settings.members:
+        raise ValueError(f"line 1: process {header.me} in a group of {settings.members}")
     me = ProcessId(header.me)
     core, codec = entry.create(me, settings), entry.codec(me, settings)
     decode_command: Callable[[msgspec.Raw], OrderingCommand] = msgspec.json.Decoder(
         OrderingCommand
     ).decode
     indications: list[tuple[int, OrderingIndication]] = []
-    count = sends = malformed = 0
+    count = sends = malformed = refused = 0
     for record in inputs:
         count += 1
         now = Instant(record.now)
@@ -115,7 +124,13 @@ def replay_inputs(lines: Iterable[bytes]) -> Replayed:
                 malformed += 1
                 continue
         elif isinstance(record, Submitted):
-            effects = core.submit(decode_command(record.command), now)
+            try:
+                effects = core.submit(decode_command(record.command), now)
+            except LocalProtocolError:
+                refused += 1
+                continue
+            except msgspec.MsgspecError as error:
+                raise ValueError(f"line {count + 1} is no command of {FAMILY}: {error}") from None
         elif isinstance(record, Woken):
             effects = core.wake(now)
         else:
@@ -130,6 +145,7 @@ def replay_inputs(lines: Iterable[bytes]) -> Replayed:
         me=me,
         inputs=count,
         malformed=malformed,
+        refused=refused,
         indications=indications,
         sends=sends,
     )

@@ -38,6 +38,8 @@ class Run:
     scenario: Scenario
     """With everything that the seed drew."""
     seed: int
+    called: str
+    """What the command line calls the scenario: its name, or its file."""
     events: list[Event]
     """The trace, in the order in which things happened."""
     indications: list[tuple[int, ProcessId, OrderingIndication]]
@@ -60,7 +62,7 @@ class Run:
     @property
     def replay_line(self) -> str:
         """The command that repeats this run."""
-        return _replay_line(self.scenario, self.seed)
+        return _replay_line(self.scenario, self.seed, self.called)
 
 
 def simulate(
@@ -69,27 +71,29 @@ def simulate(
     *,
     record: Callable[[ProcessId, Input], None] | None = None,
     algorithm: Algorithm | None = None,
+    called: str | None = None,
 ) -> Run:
     """Run the scenario with this seed: first with faults, then healed.
 
-    `record` gets every input of every core.  `algorithm` replaces the catalog's entry: a test's
-    broken twin, for example.  Raises ValueError for settings that exclude each other.
+    `called` is its file for the line that replays the run, unless its name will do.  `record` gets
+    every input of every core.  `algorithm` replaces the catalog's entry: a test's broken twin, for
+    example.  Raises ValueError for settings that exclude each other.
     """
     before = Counter(hits)
     try:
-        simulation = _Simulation(drawn(scenario, seed), seed, record, algorithm)
+        simulation = _Simulation(drawn(scenario, seed), seed, called, record, algorithm)
         simulation.safety_phase()
         simulation.liveness_phase()
         return simulation.finish(before)
     except Exception as error:
-        error.add_note(_replay_line(scenario, seed))
+        error.add_note(_replay_line(scenario, seed, called or scenario.name))
         raise
 
 
-def _replay_line(scenario: Scenario, seed: int) -> str:
-    named = SCENARIOS.get(scenario.name)
+def _replay_line(scenario: Scenario, seed: int, called: str) -> str:
+    named = SCENARIOS.get(called)
     usual = named is not None and named.algorithm == scenario.algorithm
-    return replay_line(scenario.name, seed, algorithm=None if usual else scenario.algorithm)
+    return replay_line(called, seed, algorithm=None if usual else scenario.algorithm)
 
 
 def digest(events: Sequence[Event]) -> str:
@@ -108,12 +112,14 @@ class _Simulation:
         self,
         scenario: Scenario,
         seed: int,
+        called: str | None,
         record: Callable[[ProcessId, Input], None] | None,
         algorithm: Algorithm | None,
     ) -> None:
         members = scenario.settings.members
         self._scenario = scenario
         self._seed = seed
+        self._called = called or scenario.name
         self._algorithm = algorithm or ALGORITHMS[scenario.algorithm]
         self._world = world = World()
         self._clocks: list[Clock] = clocks(scenario.clocks, members, stream(seed, "clocks"))
@@ -229,6 +235,7 @@ class _Simulation:
         return Run(
             scenario=scenario,
             seed=self._seed,
+            called=self._called,
             events=group.events,
             indications=group.indications,
             probes=hits - before,

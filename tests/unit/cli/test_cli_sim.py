@@ -1,6 +1,7 @@
 """`orderwire sim`: verdicts, exit status, JSON, what a run leaves behind."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -85,7 +86,7 @@ def test_scenario_files_run_too(tmp_path: Path) -> None:
 
 def test_a_broken_promise_is_status_1_and_ends_with_its_replay(tmp_path: Path) -> None:
     """Clocks apart by 80 % of a lifetime, and an ε that says they agree."""
-    path = tmp_path / "careless.toml"
+    path = tmp_path / "very careless.toml"
     path.write_text(
         'name = "careless"\n[settings]\nmembers = 4\nlifetime_ns = 10_000_000\n'
         "[workload]\nmessages = 150\ngap_mean_ns = 4_000_000\nfan_out = 2\n"
@@ -96,7 +97,14 @@ def test_a_broken_promise_is_status_1_and_ends_with_its_replay(tmp_path: Path) -
     )
     result = sim("run", str(path), "--seeds", "8")
     assert result.exit_code == 1
-    assert result.output.splitlines()[-1].startswith(f"replay: orderwire sim replay {path} --seed")
+    line = result.output.splitlines()[-1]
+    assert line.startswith(f"replay: orderwire sim replay '{path}' --seed")
+    words = shlex.split(line.removeprefix("replay: orderwire sim ").partition("   (")[0])
+    again = sim(*words, "--out", str(tmp_path), "--json")
+    assert again.exit_code == 1
+    found = json.loads(again.stdout)
+    assert found["replay"] == line
+    assert (tmp_path / "careless" / str(found["seed"]) / "replay").read_text() == f"{line}\n"
 
 
 @pytest.mark.parametrize(

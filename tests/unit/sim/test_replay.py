@@ -46,6 +46,27 @@ def test_a_malformed_pdu_is_refused_again() -> None:
     assert replay_inputs([write_input(header), line]).malformed == 1
 
 
+def test_a_command_is_refused_again() -> None:
+    header = InputsHeader(
+        family=FAMILY, protocol="jang-delta", me=0, settings=msgspec.Raw(b'{"members":2}')
+    )
+    lines = [
+        b'{"kind":"submit","now":5,"command":{"type":"Multicast","payload":"","destinations":%d}}'
+        % destinations
+        for destinations in (1 << 9, 1 << 1)
+    ]
+    replayed = replay_inputs([write_input(header), *lines])
+    assert (replayed.refused, replayed.sends) == (1, 1)
+
+
+def test_what_is_no_command_is_named_by_its_line() -> None:
+    header = InputsHeader(
+        family=FAMILY, protocol="fifo", me=0, settings=msgspec.Raw(b'{"members":2}')
+    )
+    with pytest.raises(ValueError, match="line 2 is no command of ordering"):
+        replay_inputs([write_input(header), b'{"kind":"submit","now":5,"command":{}}'])
+
+
 @pytest.mark.parametrize(
     ("header", "complaint"),
     [
@@ -55,10 +76,14 @@ def test_a_malformed_pdu_is_refused_again() -> None:
             b'{"family":"ordering","protocol":"lifo","me":0,"settings":{"members":2}}',
             "no ordering algorithm 'lifo'",
         ),
+        (
+            b'{"family":"ordering","protocol":"fifo","me":2,"settings":{"members":2}}',
+            "process 2 in a group of 2",
+        ),
     ],
 )
 def test_inputs_of_something_else_are_refused(header: bytes, complaint: str) -> None:
-    with pytest.raises(Exception, match=complaint):
+    with pytest.raises(ValueError, match=complaint):
         replay_inputs([header])
 
 
