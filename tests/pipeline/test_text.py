@@ -126,7 +126,7 @@ def test_state_stays_bounded(spark: SparkSession, checkpoint: str, tmp_path: Pat
 
     source = tmp_path / "topic"
     source.mkdir()
-    batches = 12
+    batches = 8
     for batch in range(batches):
         part = [(b"%d" % (50 * batch + at), b"x", 0) for at in range(50)]
         pq.write_table(table(part, 10.0 * batch), source / f"{batch:02}.parquet")
