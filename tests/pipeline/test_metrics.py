@@ -227,7 +227,7 @@ def test_a_stream_keeps_each_closed_window_once(
             files.parquet(str(source)),
             lake,
             checkpoint,
-            window="20 milliseconds",
+            window="2 milliseconds",
             lateness="10 milliseconds",
         )
         query.awaitTermination()
@@ -236,7 +236,7 @@ def test_a_stream_keeps_each_closed_window_once(
         for row in lake.read_arrow("metrics").to_pylist()
     }
     assert len(kept) == lake.rows("metrics")
-    expected = window_totals(event_steps(spark.createDataFrame(one)), 20 * MS).collect()
+    expected = window_totals(event_steps(spark.createDataFrame(one)), 2 * MS).collect()
     last = max(row.window_start_ns for row in expected)
     closed = [row for row in expected if row.window_start_ns < last - 100 * MS]
     assert len(closed) > 10
