@@ -30,7 +30,8 @@ class Channel:
     """One channel of an endpoint.  Make one with `Endpoint.channel`.
 
     With a lifetime, a copy is repaired while it can be in time and then given up; without one it is
-    kept until the peer has it.  Copies are numbered per peer from 0, in the order of `send`.
+    kept until the peer has it or is gone.  Copies are numbered per peer from 0, in the order of
+    `send`.
     """
 
     def __init__(self, endpoint: "Endpoint", number: int, lifetime_ns: int | None) -> None:
@@ -142,7 +143,8 @@ class Channel:
         """Wait until the channel is not full; with `empty` until the fate of every copy is known.
 
         It is known when the peer has it, or knows that it is lost.  A peer that does not answer is
-        waited for: for some seconds beyond the lifetime, without one for ever.
+        waited for: for some seconds beyond the lifetime, without one for as long as its stream
+        stands, and GONE_AFTER_S longer.
         """
         if not self._must_wait(empty):
             return

@@ -32,8 +32,8 @@ _REDIAL_PAUSE_S = 0.5
 class Connections:
     """One stream to each other member; the lower id of a pair dials the higher.
 
-    `welcome(peer, session)` follows each hello, `data(peer, content)` gets the datagrams that came
-    over a stream, `settled()` follows each read.
+    `welcome(peer, session)` follows each hello, `parted(peer)` the end of each stream that had one,
+    `data(peer, content)` gets the datagrams that came over a stream, `settled()` follows each read.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class Connections:
         local_host: str,
         *,
         welcome: Callable[[ProcessId, int], None],
+        parted: Callable[[ProcessId], None],
         data: Callable[[ProcessId, memoryview], None],
         settled: Callable[[], None],
     ) -> None:
@@ -57,6 +58,7 @@ class Connections:
         self._session = session
         self._local = None if local_host == "0.0.0.0" else (local_host, 0)
         self._welcome = welcome
+        self._parted = parted
         self._data = data
         self._settled = settled
         self._loop = asyncio.get_running_loop()
@@ -211,6 +213,8 @@ class Connections:
             _LOG.warning("stream of process %d closed: %s", peer, stream.failed)
         if self._streams.get(peer) is stream:
             del self._streams[peer]
+            if not self._closing:
+                self._parted(peer)
             if self.on_disconnected is not None and not self._closing:
                 self.on_disconnected(peer)
             self._dial(peer)

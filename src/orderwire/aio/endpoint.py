@@ -30,6 +30,12 @@ from orderwire.kernel import NS_PER_S, Instant, LocalProtocolError, ProcessId, R
 __all__ = ["PDU_BYTES_MAX", "Address", "Channel", "Counters", "Endpoint", "EndpointSettings"]
 
 CHANNELS_MAX = 0xFFFF
+
+GONE_AFTER_S = 3.0
+"""A member whose stream stays broken for so long is gone: what has no lifetime and waits for it is
+given up, so that nobody waits for the dead.  If it comes back after all, it is told what it lost.
+"""
+
 _PORT_TRIES = 16
 
 
@@ -75,6 +81,7 @@ class Endpoint:
             self.session,
             self.address[0],
             welcome=self._welcome,
+            parted=self._parted,
             data=self._over_stream,
             settled=self._drained,
         )
@@ -95,6 +102,7 @@ class Endpoint:
         self._addresses: dict[ProcessId, Address] = {}
         self._channels: dict[int, Channel] = {}
         self._timers: dict[ProcessId, tuple[int, asyncio.TimerHandle]] = {}
+        self._gone_timers: dict[ProcessId, asyncio.TimerHandle] = {}
         self._dirty: dict[Lane, None] = {}
         self._dirty_groups: dict[Channel, None] = {}
         self._flushing = False
@@ -247,7 +255,7 @@ class Endpoint:
             link.farewell()
         self._closing = True
         await self.connections.close()
-        for _, timer in self._timers.values():
+        for timer in (*(timer for _, timer in self._timers.values()), *self._gone_timers.values()):
             timer.cancel()
         for channel in self._channels.values():
             channel.close()
@@ -428,6 +436,25 @@ class Endpoint:
         now = self.clock.now()
         link.stream_since = now
         link.ping(now)
+        timer = self._gone_timers.pop(peer, None)
+        if timer is not None:
+            timer.cancel()
+        for lane in link.lanes.values():
+            if lane.outbound.settled < lane.outbound.unsent:
+                lane.outbound.resume()
+                self.watch(link, now)
+
+    def _parted(self, peer: ProcessId) -> None:
+        self._gone_timers[peer] = self._loop.call_later(GONE_AFTER_S, self._given_up, peer)
+
+    def _given_up(self, peer: ProcessId) -> None:
+        del self._gone_timers[peer]
+        link = self._links[peer]
+        for lane in link.lanes.values():
+            channel = self._channels[lane.channel]
+            if channel.lifetime_ns is None:
+                channel.seal(lane)
+                link.abandon(lane)
 
     def _over_stream(self, peer: ProcessId, content: memoryview) -> None:
         link = self._links[peer]

@@ -319,6 +319,12 @@ class Link:
             self.window += (64 << 10) * freed // self.window
         self.window = min(self.window, WINDOW_BYTES_MAX)
 
+    def abandon(self, lane: Lane) -> None:
+        """Give up what waits for this peer, which has been away for long."""
+        self.flight_cost -= lane.outbound.abandon()
+        lane.counters.dropped = lane.outbound.dropped
+        lane.receiver.has_room()
+
     def gone(self, lane: Lane, ranges: list[Range]) -> None:
         """Take a GONE."""
         self._lose(lane, lane.inbound.gone(ranges))

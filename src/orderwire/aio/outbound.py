@@ -147,6 +147,19 @@ class Outbound:
         self.flight_cost -= freed
         return freed
 
+    def abandon(self) -> int:
+        """Keep nothing for a peer that is gone, and wait for no answer; return the cost freed."""
+        self.drop_oldest(0)
+        freed = self.flight_cost
+        self.flight.clear()
+        self.flight_cost = 0
+        self.expired_heartbeats = HEARTBEATS_AFTER_EXPIRY_MAX + 1
+        return freed
+
+    def resume(self) -> None:
+        """The peer is back: tell it how far we are, so that it learns what it lost."""
+        self.heartbeats = self.expired_heartbeats = 0
+
     def take_report(
         self, report: Report, now: Instant, fastest_ns: int
     ) -> tuple[int, list[Packet], list[Range]]:

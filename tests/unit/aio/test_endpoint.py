@@ -9,6 +9,7 @@ import pytest
 from endpoints import Log, endpoints, run, until
 
 from orderwire.aio import channel as channel_module
+from orderwire.aio import endpoint as endpoint_module
 from orderwire.aio.channel import PDU_BYTES_MAX
 from orderwire.aio.endpoint import Endpoint, EndpointSettings
 from orderwire.aio.frames import HEAD, HEAD_BYTES, Kind
@@ -298,6 +299,40 @@ def test_a_channel_that_nobody_answers_stops_no_other() -> None:
                 await answered.drain(empty=True)
             assert len(log.got[A]) == 500
             unanswered.close()
+
+    run(test())
+
+
+def test_nobody_waits_for_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that died with a full queue stops neither drain nor the others."""
+    monkeypatch.setattr(channel_module, "FULL_BYTES", 1 << 20)
+    monkeypatch.setattr(endpoint_module, "GONE_AFTER_S", 0.05)
+
+    async def test() -> None:
+        async with endpoints(3) as (one, two, three):
+            sender, log = one.channel(1), Log(three.channel(1))
+            while not sender.full:  # nobody takes it: `two` has no such channel
+                sender.send(B, bytes(10_000))
+            address = two.address
+            await two.close()
+            async with asyncio.timeout(10):
+                await sender.drain(empty=True)
+            assert not sender.full
+            assert sender.counters(B).dropped > 0
+            assert one.link(B).flight_cost == 0
+            sender.send(ProcessId(2), b"alive")
+            await sender.drain(empty=True)
+            assert log.got[A] == [b"alive"]
+            again = await Endpoint.open(B, {B: address, A: one.address})
+            try:
+                receiver = again.channel(1)
+                heard = Log(receiver)
+                await until(lambda: receiver.counters(A).lost > 0, "it was told what it lost")
+                sender.send(B, b"welcome back")
+                await sender.drain(empty=True)
+                assert heard.got[A] == [b"welcome back"]
+            finally:
+                await again.close()
 
     run(test())
 
