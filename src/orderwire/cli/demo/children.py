@@ -48,7 +48,11 @@ class Child:
                 start_new_session=True,
             )
         child = cls(name, process, log)
-        await child.tell(settings)
+        try:
+            await child.tell(settings)
+        except BaseException:
+            child.kill()
+            raise
         return child
 
     async def tell(self, order: Any) -> None:

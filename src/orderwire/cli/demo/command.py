@@ -58,6 +58,31 @@ class _Clock:
             self.tell(f"{said:6,} utterances said, {read:7,} messages read")
 
 
+class _Interrupts:
+    """SIGINT and SIGTERM end the demo at its next safe moment, from whatever stage it is in."""
+
+    def __init__(self) -> None:
+        self.came = False
+        self._task: asyncio.Task[Any] | None = None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._handle)
+
+    def watch(self) -> None:
+        """Cancel the running task when one comes, or at once when one has come."""
+        self._task = asyncio.current_task()
+        if self.came:
+            self._cancel()
+
+    def _handle(self, _number: int, _frame: object) -> None:
+        self.came = True
+        if self._task is not None:
+            self._task.get_loop().call_soon_threadsafe(self._cancel)
+
+    def _cancel(self) -> None:
+        assert self._task is not None
+        self._task.cancel()
+
+
 @click.command()
 @click.option(
     "--text",
@@ -102,14 +127,16 @@ def command(
     if folder.exists() and any(folder.iterdir()):
         raise click.UsageError(f"{folder} is not empty: name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupts = _Interrupts()
     try:
         with BrokerProcess.start(folder / "broker", "--flush", "group") as broker:
             clock.tell(f"broker listens on {broker.address}")
             found = asyncio.run(
-                _hold(run, broker.address, text, text_path, folder, members, seed, clock)
+                _hold(
+                    run, broker.address, text, text_path, folder, members, seed, clock, interrupts
+                )
             )
-    except KeyboardInterrupt:
+    except asyncio.CancelledError:
         progress("interrupted: everything is stopped")
         sys.exit(130)
     except (ChildError, OrderwireError, KafkaException) as error:
@@ -132,8 +159,10 @@ async def _hold(
     members: int,
     seed: int,
     clock: _Clock,
+    interrupts: _Interrupts,
 ) -> dict[str, Any]:
     """Lead analyst and members; return what the analyst found."""
+    interrupts.watch()
     await asyncio.to_thread(_prepare_topics, brokers, members)
     started: list[Child] = []
     logs = folder / "logs"
