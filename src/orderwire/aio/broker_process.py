@@ -75,6 +75,10 @@ class BrokerProcess:
             process.stdout.close()
             written = log.read_text(errors="replace")[-2_000:]
             raise BrokerDidNotStart(f"the broker did not start ({error}): {written}") from error
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
         return cls(process, address, log)
 
     @property
