@@ -41,7 +41,7 @@ spark:
 
 # Every benchmark prints one JSON object; run them on a quiet machine, one at a time
 bench:
-    for file in benchmarks/*.py; do grep -q '"--json"' "$file" && uv run python "$file" --json; done
+    for file in $(grep -l __main__ benchmarks/*.py); do uv run python "$file" --json; done
 
 # Write docs/papers.md from docs/papers/*.toml
 papers:
