@@ -70,6 +70,13 @@ class Inbound:
         self.expected = first
         return True
 
+    def splits_too_often(self, first: int, count: int) -> bool:
+        """Whether these copies would cut a gap in two when as many are remembered as may be."""
+        if len(self.gaps) < GAPS_MAX:
+            return False
+        gap = self.gaps[bisect_right(self.gaps, first, key=_first_of) - 1]
+        return gap.first < first and first + count - 1 < gap.last
+
     def fill(self, first: int, count: int) -> list[int]:
         """Take copies below `expected`; return the offsets of those that were missing."""
         last = first + count - 1
@@ -109,7 +116,7 @@ class Inbound:
             while at < len(self.gaps) and self.gaps[at].first <= last:
                 gap = self.gaps[at]
                 low, high = max(first, gap.first), min(last, gap.last)
-                if low > high:
+                if low > high or self.splits_too_often(low, high - low + 1):
                     at += 1
                     continue
                 before = len(self.gaps)

@@ -258,6 +258,9 @@ class Link:
                 counters.refused += count
                 return
             inbound.expected = first + count
+        elif inbound.splits_too_often(first, count):
+            counters.refused += count
+            return
         else:
             offsets = inbound.fill(first, count)
             if len(offsets) < count:

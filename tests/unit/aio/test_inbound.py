@@ -120,3 +120,18 @@ def test_too_many_gaps_and_too_wide_ones_are_refused() -> None:
         received(inbound, 2 * index + 1, 1)
     assert not inbound.skip_to(inbound.expected + 1, 0, NOW, 0)
     assert len(inbound.gaps) == GAPS_MAX
+
+
+def test_gaps_are_not_cut_into_more_than_are_remembered() -> None:
+    inbound = Inbound()
+    received(inbound, JUMP_MAX, 1)
+    number = 1
+    while not inbound.splits_too_often(number, 1):
+        received(inbound, number, 1)
+        number += 2
+    assert len(inbound.gaps) == GAPS_MAX
+    assert not inbound.splits_too_often(number - 1, 1)  # the edge of a gap cuts nothing
+    assert inbound.gone([Range(number, number), Range(number - 1, number - 1)]) == [
+        Range(number - 1, number - 1)
+    ]
+    assert len(inbound.gaps) == GAPS_MAX
