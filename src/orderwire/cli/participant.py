@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import os
 import sys
 import threading
 from typing import Any
@@ -22,6 +23,8 @@ from orderwire.participant import Participant, Sample, Topic, Writer
 
 LINES_WAITING_MAX = 1_000
 """Lines read from standard input and not written yet."""
+
+PIECE_BYTES = 64 << 10
 
 
 def sample_json(sample: Sample) -> dict[str, Any]:
@@ -45,14 +48,24 @@ def stdin_lines(loop: asyncio.AbstractEventLoop) -> "asyncio.Queue[bytes | None]
     """Return a bounded queue of the lines of standard input, None at its end.
 
     A thread that nobody waits for reads it: a terminal that sends nothing must not delay the end.
+    It reads the descriptor: the interpreter aborts when it ends while a thread holds `sys.stdin`.
     """
+    descriptor = sys.stdin.fileno()
     lines: asyncio.Queue[bytes | None] = asyncio.Queue(LINES_WAITING_MAX)
 
+    def put(line: bytes | None) -> None:
+        asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
+
     def read() -> None:
+        rest = b""
         try:
-            for line in sys.stdin.buffer:
-                asyncio.run_coroutine_threadsafe(lines.put(line.rstrip(b"\r\n")), loop).result()
-            asyncio.run_coroutine_threadsafe(lines.put(None), loop).result()
+            while piece := os.read(descriptor, PIECE_BYTES):
+                *whole, rest = (rest + piece).split(b"\n")
+                for line in whole:
+                    put(line.rstrip(b"\r"))
+            if rest:
+                put(rest.rstrip(b"\r"))
+            put(None)
         except RuntimeError:
             pass  # the loop has ended before the input
 
