@@ -109,6 +109,7 @@ def test_a_signal_ends_it_cleanly(number: signal.Signals, start: Start) -> None:
         ("participant --me a --member a=0.0.0.0:0 --read x", "insecure=True"),
         ("participant --me a --member a=127.0.0.1:0 --read x//y", "has an empty level"),
         ("participant --me a --member a=127.0.0.1:0 --read x --lifetime-ms -1", "above 0"),
+        ("participant --me a --member a=127.0.0.1:0 --read x --lifetime-ms 0", "above 0"),
         ("participant --me a --member a=127.0.0.1:0 --read x --wait-readers 1", "no effect"),
         ("record x.csv --me a --member a=127.0.0.1:0", "end 'x.csv' with .arrow"),
         ("replay pyproject.toml --me a --member a=127.0.0.1:0", "no readable Arrow file"),

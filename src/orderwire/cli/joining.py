@@ -15,6 +15,7 @@ from orderwire.participant import DeltaCausal, Fifo, Order, Participant, Trace, 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 ORDERS = ("delta-causal", "fifo", "unordered")
+DELTA_CAUSAL_LIFETIME_MS = 250
 
 
 def member_options(function: FunctionT) -> FunctionT:
@@ -61,7 +62,8 @@ def order_options(default: str | None) -> Callable[[FunctionT], FunctionT]:
                     "--lifetime-ms",
                     type=float,
                     metavar="Δ",
-                    help="Drop what is older than this; delta-causal: 250 if not given.",
+                    help="Drop what is older than this; delta-causal:"
+                    f" {DELTA_CAUSAL_LIFETIME_MS} if not given.",
                 ),
                 click.option("--domain", default="", help="Name of the ordering domain."),
             )
@@ -76,7 +78,8 @@ def make_order(order_name: str, lifetime_ms: float | None, domain: str) -> Order
     """Return the order of the options."""
     match order_name:
         case "delta-causal":
-            return DeltaCausal(lifetime_ms=lifetime_ms or 250, domain=domain)
+            lifetime = DELTA_CAUSAL_LIFETIME_MS if lifetime_ms is None else lifetime_ms
+            return DeltaCausal(lifetime_ms=lifetime, domain=domain)
         case "fifo":
             return Fifo(lifetime_ms=lifetime_ms, domain=domain)
         case _:

@@ -17,6 +17,11 @@ class Members:
     """
 
     def __init__(self, addresses: Mapping[str, str] | Mapping[int, str]) -> None:
+        if addresses and not isinstance(addresses, Mapping):
+            raise LocalProtocolError(
+                f"members={addresses!r} must be a mapping of names to addresses, as"
+                " {'name': 'host:port'}"
+            )
         if not addresses:
             raise LocalProtocolError(
                 "members is empty: list every member, this one included, as {'name': 'host:port'}"
@@ -39,7 +44,11 @@ class Members:
         taken: dict[Address, str] = {}
         for at, name in enumerate(self.names):
             address = self.addresses[ProcessId(at)]
-            if address[1] and address in taken:
+            if not address[1] and len(self.names) > 1:
+                raise LocalProtocolError(
+                    f"member {name!r} has port 0, where the others cannot find it: choose one"
+                )
+            if address in taken:
                 raise LocalProtocolError(
                     f"members {taken[address]!r} and {name!r} have the same address"
                     f" {address[0]}:{address[1]}"

@@ -216,8 +216,17 @@ class Participant:
                 )
         if callback is None and (on_error is not None or in_thread):
             raise LocalProtocolError("on_error= and in_thread= have no effect without callback=")
-        if callback is not None and not callable(callback):
-            raise LocalProtocolError(f"callback={callback!r} must be a function of one sample")
+        for what, function, takes in (
+            ("callback", callback, "one sample"),
+            ("on_error", on_error, "an error and a sample"),
+            ("decode", decode, "the data"),
+        ):
+            if function is not None and not callable(function):
+                raise LocalProtocolError(f"{what}={function!r} must be a function of {takes}")
+        if not isinstance(overflow, Overflow):
+            raise LocalProtocolError(
+                f"overflow={overflow!r} must be Overflow.DROP_OLDEST or Overflow.DROP_NEWEST"
+            )
         if in_thread and asyncio.iscoroutinefunction(callback):
             raise LocalProtocolError("in_thread=True has no effect on a coroutine function")
         if not isinstance(queue_samples_max, int) or queue_samples_max < 1:

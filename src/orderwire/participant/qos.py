@@ -72,6 +72,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise LocalProtocolError(
                 "Order is no quality of service: use Unordered, Fifo or DeltaCausal"
             )
+        if not isinstance(self.domain, str):
+            raise LocalProtocolError(f"domain={self.domain!r} must be a name, as text")
         if len(self.domain) > DOMAIN_NAME_MAX or not self.domain.isprintable():
             raise LocalProtocolError(
                 f"domain {self.domain!r} must be at most {DOMAIN_NAME_MAX} printable characters"
@@ -135,10 +137,11 @@ class DeltaCausal(Order, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def epsilon_ns(self) -> int:
         """ε in nanoseconds."""
-        return exact_ns(self.clock_error_ms, NS_PER_MS, "clock_error_ms")
+        return _exact_ns("clock_error_ms", self.clock_error_ms)
 
     def __post_init__(self) -> None:
         Order.__post_init__(self)
+        _refuse_no_number("clock_error_ms", self.clock_error_ms)
         if not self.clock_error_ms >= 0:
             raise LocalProtocolError(
                 f"clock_error_ms={self.clock_error_ms!r} must not be negative: it is the largest"
@@ -173,16 +176,24 @@ class DeltaCausal(Order, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def _whole_ticks(name: str, value_ms: float) -> int:
     """Convert milliseconds to nanoseconds; refuse what is no positive number of microseconds."""
-    if isinstance(value_ms, bool) or not isinstance(value_ms, int | float):
-        raise LocalProtocolError(f"{name}={value_ms!r} must be a number of milliseconds")
+    _refuse_no_number(name, value_ms)
     if not 0 < value_ms <= LIFETIME_MS_MAX:
         raise LocalProtocolError(
             f"{name}={value_ms!r} must be above 0 and at most {LIFETIME_MS_MAX} milliseconds"
         )
-    try:
-        value_ns = exact_ns(value_ms, NS_PER_MS, name)
-    except ValueError as error:
-        raise LocalProtocolError(str(error)) from None
+    value_ns = _exact_ns(name, value_ms)
     if value_ns % TICK_NS:
         raise LocalProtocolError(f"{name}={value_ms!r} must be a whole number of microseconds")
     return value_ns
+
+
+def _refuse_no_number(name: str, value_ms: float) -> None:
+    if isinstance(value_ms, bool) or not isinstance(value_ms, int | float):
+        raise LocalProtocolError(f"{name}={value_ms!r} must be a number of milliseconds")
+
+
+def _exact_ns(name: str, value_ms: float) -> int:
+    try:
+        return exact_ns(value_ms, NS_PER_MS, name)
+    except (ValueError, OverflowError):
+        raise LocalProtocolError(f"{name}={value_ms!r} is no whole number of nanoseconds") from None

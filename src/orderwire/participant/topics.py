@@ -39,6 +39,11 @@ class Topic(msgspec.Struct, frozen=True):
                 f"order={self.order!r} of topic {self.name!r} must be Unordered(), Fifo() or"
                 " DeltaCausal(lifetime_ms=…)"
             )
+        for what, function in (("encode", self.encode), ("decode", self.decode)):
+            if function is not None and not callable(function):
+                raise LocalProtocolError(
+                    f"{what}={function!r} of topic {self.name!r} must be a function of the data"
+                )
 
 
 class Pattern:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orderwire import DeltaCausal, Fifo, LocalProtocolError, Topic, Unordered
+from orderwire import DeltaCausal, Fifo, LocalProtocolError, Participant, Topic, Unordered
 from orderwire.ordering.catalog import ALGORITHMS
 from orderwire.participant.domain import channel_number
 from orderwire.participant.qos import Order
@@ -63,6 +63,11 @@ def test_equal_orders_are_one_domain_and_a_name_makes_another() -> None:
         (lambda: DeltaCausal(lifetime_ms=0.0005), "whole number of microseconds"),
         (lambda: DeltaCausal(lifetime_ms=5, clock_error_ms=-1), "must not be negative"),
         (lambda: DeltaCausal(lifetime_ms=5, clock_error_ms=5), "must be below lifetime_ms"),
+        (lambda: DeltaCausal(lifetime_ms=5, clock_error_ms="1"), "must be a number of milli"),
+        (lambda: DeltaCausal(lifetime_ms=5, clock_error_ms=True), "must be a number of milli"),
+        (lambda: DeltaCausal(lifetime_ms=5, clock_error_ms=1e-7), "no whole number of nano"),
+        (lambda: DeltaCausal(lifetime_ms=5, clock_error_ms=float("inf")), "clock_error_ms=inf"),
+        (lambda: Unordered(domain=3), "must be a name, as text"),
         (lambda: Fifo(lifetime_ms=0), "lifetime_ms=0 must be above 0"),
         (lambda: Unordered(lifetime_ms=True), "must be a number of milliseconds"),
         (lambda: Unordered(domain="x" * 65), "at most 64 printable characters"),
@@ -104,6 +109,26 @@ def test_a_topic_needs_an_order() -> None:
         Topic("chat", "fifo")  # type: ignore[arg-type]
     with pytest.raises(LocalProtocolError, match="must be text"):
         Topic(7, ANY)  # type: ignore[arg-type]
+
+
+def test_a_codec_must_be_a_function() -> None:
+    with pytest.raises(LocalProtocolError, match="encode='utf-8' of topic 'chat' must be a func"):
+        Topic("chat", ANY, encode="utf-8")  # type: ignore[arg-type]
+    with pytest.raises(LocalProtocolError, match="decode='utf-8' of topic 'chat' must be a func"):
+        Topic("chat", ANY, decode="utf-8")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("members", "sentence"),
+    [
+        (["me"], "must be a mapping of names to addresses"),
+        ({"me": "127.0.0.1:7400", "you": "127.0.0.1:0"}, "port 0, where the others cannot find it"),
+        ({"me": "127.0.0.1:0", "you": "127.0.0.1:7400"}, "port 0, where the others cannot find it"),
+    ],
+)
+def test_members_that_cannot_meet_are_refused(members: Any, sentence: str) -> None:
+    with pytest.raises(LocalProtocolError, match=sentence):
+        Participant("me", members=members)
 
 
 @pytest.mark.parametrize(

@@ -348,6 +348,14 @@ def test_use_outside_of_async_with_is_refused() -> None:
             writer, reader = me.writer(ROOM), me.reader(ROOM)
             with pytest.raises(LocalProtocolError, match="needs a Topic"):
                 me.writer("chat/room")  # type: ignore[arg-type]
+            for wrong in (
+                {"overflow": "drop-newest"},
+                {"callback": print, "on_error": 3},
+                {"order": ROOM.order, "decode": "utf-8"},
+            ):
+                name = "chat/room" if "order" in wrong else ROOM
+                with pytest.raises(LocalProtocolError, match="must be"):
+                    me.reader(name, **wrong)  # type: ignore[arg-type]
         with pytest.raises(LocalProtocolError, match="writer of 'chat/room' is closed"):
             writer.write(b"too late")
         with pytest.raises(LocalProtocolError, match="participant 'me' is closed: make a new one"):
