@@ -5,6 +5,7 @@ import base64
 import os
 import sys
 import threading
+from concurrent.futures import CancelledError
 from typing import Any
 
 import click
@@ -54,7 +55,12 @@ def stdin_lines(loop: asyncio.AbstractEventLoop) -> "asyncio.Queue[bytes | None]
     lines: asyncio.Queue[bytes | None] = asyncio.Queue(LINES_WAITING_MAX)
 
     def put(line: bytes | None) -> None:
-        asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
+        putting = lines.put(line)
+        try:
+            asyncio.run_coroutine_threadsafe(putting, loop).result()
+        except RuntimeError:
+            putting.close()
+            raise
 
     def read() -> None:
         rest = b""
@@ -66,7 +72,7 @@ def stdin_lines(loop: asyncio.AbstractEventLoop) -> "asyncio.Queue[bytes | None]
             if rest:
                 put(rest.rstrip(b"\r"))
             put(None)
-        except RuntimeError:
+        except (RuntimeError, CancelledError):
             pass  # the loop has ended before the input
 
     threading.Thread(target=read, name="stdin", daemon=True).start()
