@@ -4,7 +4,7 @@ from asyncio import BaseTransport, BufferedProtocol, Transport
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
-from orderwire.aio.outbox import Outbox
+from orderwire.aio.broker_outbox import Outbox
 from orderwire.broker.log import StorageError
 from orderwire.broker.replies import Client, Outcome, Reply
 from orderwire.broker.wire.parts import FileSlice, joined

@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from orderwire.aio import outbox as module
-from orderwire.aio.outbox import FileCut, Outbox
+from orderwire.aio import broker_outbox as module
+from orderwire.aio.broker_outbox import FileCut, Outbox
 from orderwire.broker.wire.parts import FileSlice, Part
 
 pytestmark = pytest.mark.network
