@@ -251,8 +251,9 @@ class Participant:
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every copy written so far has come to its member, or can no longer.
 
-        Raises TimeoutError.
+        Raises TimeoutError, and LocalProtocolError outside of `async with`.
         """
+        self._opened()
         async with asyncio.timeout(timeout_s):
             for domain in list(self._domains.values()):
                 await domain.flush(None)

@@ -58,7 +58,14 @@ class Writer:
         return self._domain.write(self._outlet, data)
 
     async def wait_matched(self, readers: int = 1, timeout_s: float | None = None) -> None:
-        """Wait until the topic has at least so many readers.  Raises TimeoutError."""
+        """Wait until the topic has at least so many readers.
+
+        Raises TimeoutError, and LocalProtocolError when `readers` is no positive whole number.
+        """
+        if not isinstance(readers, int) or readers < 1:
+            raise LocalProtocolError(
+                f"wait_matched({readers!r}): give a number of readers, at least 1"
+            )
         try:
             async with asyncio.timeout(timeout_s):
                 await self._outlet.wait(readers)

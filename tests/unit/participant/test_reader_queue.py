@@ -343,9 +343,14 @@ def test_use_outside_of_async_with_is_refused() -> None:
         me = Participant("me", members={"me": "127.0.0.1:0"})
         with pytest.raises(LocalProtocolError, match="use it inside of `async with Participant"):
             me.writer(ROOM)
+        with pytest.raises(LocalProtocolError, match="use it inside of `async with Participant"):
+            await me.drain()
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(me)
             writer, reader = me.writer(ROOM), me.reader(ROOM)
+            for count in (None, 0, 1.5):
+                with pytest.raises(LocalProtocolError, match="number of readers, at least 1"):
+                    await writer.wait_matched(count)  # type: ignore[arg-type]
             with pytest.raises(LocalProtocolError, match="needs a Topic"):
                 me.writer("chat/room")  # type: ignore[arg-type]
             for wrong in (
@@ -360,6 +365,8 @@ def test_use_outside_of_async_with_is_refused() -> None:
             writer.write(b"too late")
         with pytest.raises(LocalProtocolError, match="participant 'me' is closed: make a new one"):
             me.reader(ROOM)
+        with pytest.raises(LocalProtocolError, match="is closed"):
+            await me.flush()
         with pytest.raises(LocalProtocolError, match="make a new one"):
             await me.__aenter__()
         assert [sample async for sample in reader] == []
