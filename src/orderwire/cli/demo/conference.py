@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from orderwire.aio.impairment import Impairment
-from orderwire.cli.demo.children import Child
+from orderwire.cli.demo.children import Child, ChildError
 from orderwire.cli.demo.settings import LIFETIME_MS, MemberSettings, free_addresses
 
 READY_SECONDS_MAX = 40.0
@@ -79,11 +79,17 @@ class Conference:
         await self._all("quiet", LEAVE_SECONDS_MAX)
         await asyncio.sleep(2 * LIFETIME_MS / 1_000)
         await self._order("leave")
-        await self._all("left", LEAVE_SECONDS_MAX)
+        for child, answer in zip(
+            self._members, await self._all("left", LEAVE_SECONDS_MAX), strict=True
+        ):
+            if answer["unpublished"]:
+                raise ChildError(
+                    f"the broker did not take {answer['unpublished']} of {child.name}'s deliveries"
+                )
 
     async def _order(self, what: str) -> None:
         for child in self._members:
             await child.tell({"do": what})
 
-    async def _all(self, what: str, seconds: float) -> None:
-        await asyncio.gather(*(child.wait_for(what, seconds) for child in self._members))
+    async def _all(self, what: str, seconds: float) -> list[dict[str, Any]]:
+        return await asyncio.gather(*(child.wait_for(what, seconds) for child in self._members))

@@ -80,6 +80,8 @@ class Group:
         heard = listeners(rooms, me)
         self._listeners = len(heard)
         self.read = 0
+        self.unpublished = 0
+        """Records of deliveries that the broker did not take."""
         for at in self._chat:
             participant.reader(Topic(rooms[at].name, order), callback=self._on_chat)
         for other in heard:
@@ -102,6 +104,18 @@ class Group:
         """Write one frame of voice."""
         self._voice.write(frame)
 
+    def _publish(self, record: bytes) -> None:
+        """Write a record of a delivery; what the broker did not take is counted."""
+        try:
+            self._deliveries.produce(
+                DELIVERY_TOPIC, key=self._participant.name, value=record, on_delivery=self._answered
+            )
+        except BufferError:
+            self.unpublished += 1
+
+    def _answered(self, error: object, _record: object) -> None:
+        self.unpublished += error is not None
+
     def _on_voice(self, sample: Sample) -> None:
         self.read += 1
 
@@ -118,14 +132,12 @@ class Group:
             delay_ms=round(sample.delay_ms, 3),
             text=sample.data[_INDEX.size :].decode(errors="replace"),
         )
-        self._deliveries.produce(
-            DELIVERY_TOPIC, key=self._participant.name, value=msgspec.json.encode(record)
-        )
+        self._publish(msgspec.json.encode(record))
         room = self._room_of[sample.topic]
         self.say(self.conversation.read(room, index, _now()))
 
 
-async def _talk(groups: list[Group], leader: Leader) -> None:
+async def _talk(groups: list[Group], deliveries: Producer, leader: Leader) -> None:
     """Speak in turns and send voice until cancelled; say when all utterances are said."""
     frame = bytes(FRAME_BYTES)
     interval_s = FRAME_INTERVAL_MS / 1_000
@@ -140,6 +152,7 @@ async def _talk(groups: list[Group], leader: Leader) -> None:
             group.speak(frame)
             group.say(group.conversation.overdue(_now()))
         frames += 1
+        deliveries.poll(0)  # hears the broker's answers
         if frames % (1_000 // FRAME_INTERVAL_MS) == 0:
             leader.say(
                 "talking",
@@ -187,7 +200,7 @@ async def _run(leader: Leader) -> None:
         while (order := await leader.order()) is not None:
             match order["do"]:
                 case "talk":
-                    talking = asyncio.create_task(_talk(groups, leader))
+                    talking = asyncio.create_task(_talk(groups, deliveries, leader))
                 case "quiet":
                     if talking is not None:
                         talking.cancel()
@@ -198,7 +211,7 @@ async def _run(leader: Leader) -> None:
         if talking is not None:
             talking.cancel()
     unsent = await asyncio.to_thread(deliveries.flush, FLUSH_SECONDS_MAX)
-    leader.say("left", unsent=unsent, ordered=participant.counters_of(ordered).copies)
+    leader.say("left", unpublished=unsent + sum(group.unpublished for group in groups))
 
 
 if __name__ == "__main__":
