@@ -5,8 +5,6 @@ in the schema's metadata.
 """
 
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import msgspec
 import pyarrow as pa
@@ -16,6 +14,7 @@ from orderwire.participant.qos import DeltaCausal, Fifo, Order, Unordered
 from orderwire.participant.samples import Sample
 from orderwire.trace.reader import read_ipc
 from orderwire.trace.schema import TraceError
+from orderwire.trace.sinks import Closing
 
 RECORDING_VERSION = b"1"
 BATCH_SAMPLES = 1_024
@@ -39,7 +38,7 @@ class RecordingError(OrderwireError):
     """What was given is no readable recording."""
 
 
-class Recorder:
+class Recorder(Closing):
     """Writes samples whose data are bytes.  Whole batches survive a crash."""
 
     def __init__(self, path: Path | str, order: Order) -> None:
@@ -55,17 +54,6 @@ class Recorder:
         self._file = self.path.open("wb")
         options = pa.ipc.IpcWriteOptions(compression="lz4")
         self._writer = pa.ipc.new_file(self._file, self._schema, options=options)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def add(self, sample: Sample) -> None:
         """Keep this sample."""

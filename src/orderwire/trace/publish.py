@@ -3,14 +3,14 @@
 Key: `run_id/process`, so that one process's events stay in one partition, in order.
 """
 
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from orderwire.trace.reader import record_bytes
 from orderwire.trace.schema import TraceError
+from orderwire.trace.sinks import Closing
 
 RECORD_BYTES_MAX = 900_000
 """Largest record value; brokers take 1 MiB by default.  A larger batch is cut in halves."""
@@ -24,7 +24,7 @@ SEND_TIMEOUT_S = 30.0
 _POLL_S = 0.05
 
 
-class TopicSink:
+class TopicSink(Closing):
     """Publish batches to a topic, acknowledged by the broker; nothing is lost in silence.
 
     A record that the broker refuses, or that finds no room within `timeout_s`, raises TraceError at
@@ -58,17 +58,6 @@ class TopicSink:
                 **(producer_settings or {}),
             }
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Send the batch; waits for room when the broker is slow.  Raises TraceError."""

@@ -32,8 +32,8 @@ class Sink(Protocol):
         ...
 
 
-class _Closing:
-    """`with sink:` closes it."""
+class Closing:
+    """What `with` closes at its end."""
 
     def __enter__(self) -> Self:
         return self
@@ -47,10 +47,11 @@ class _Closing:
         self.close()
 
     def close(self) -> None:
+        """Finish; twice is once."""
         raise NotImplementedError
 
 
-class MemorySink(_Closing):
+class MemorySink(Closing):
     """Keep the batches; `table()` gives them back."""
 
     def __init__(self) -> None:
@@ -68,7 +69,7 @@ class MemorySink(_Closing):
         return sort_trace(pa.Table.from_batches(self.batches, arrow_schema()))
 
 
-class IpcFileSink(_Closing):
+class IpcFileSink(Closing):
     """An Arrow IPC file (`.arrow`), compressed; each batch is written when it comes.
 
     A file whose writer was killed has no footer; `read_trace` still reads its whole batches.
@@ -95,7 +96,7 @@ class IpcFileSink(_Closing):
             self._file.close()
 
 
-class ParquetFileSink(_Closing):
+class ParquetFileSink(Closing):
     """A Parquet file; each row group is sorted by run, process and position.
 
     Batches wait in memory until a row group is full, at most `row_group_events` rows.
