@@ -1,5 +1,6 @@
 """The demo as a stranger runs it: its JSON, its report, its end, also when it is interrupted."""
 
+import contextlib
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,19 +24,23 @@ TEXT = "".join(
 END_SECONDS_MAX = 20
 
 
-def start(folder: Path, *options: str) -> tuple[subprocess.Popen[bytes], str]:
-    """Start a demo whose processes, and theirs, carry a mark in their environment."""
+@contextlib.contextmanager
+def demo(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Start a demo whose processes, and theirs, carry a mark in their environment; end it."""
     mark = uuid.uuid4().hex
     text = folder / "tale.txt"
     text.write_bytes(TEXT.encode())
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [*DEMO, "--text", str(text), "--folder", str(folder / "run"), "--json", *options],
         env={**os.environ, MARK: mark},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-    )
-    return process, mark
+    ) as process:
+        try:
+            yield process, mark
+        finally:
+            process.terminate()
 
 
 def left_running(mark: str) -> list[str]:
@@ -57,8 +63,8 @@ def assert_nothing_left(mark: str) -> None:
 
 
 def test_demo_keeps_every_promise_and_leaves_nothing_running(tmp_path: Path) -> None:
-    process, mark = start(tmp_path, "--members", "4")
-    out, err = process.communicate(timeout=400)
+    with demo(tmp_path, "--members", "4") as (process, mark):
+        out, err = process.communicate(timeout=400)
     assert process.returncode == 0, err.decode()[-3_000:]
     assert_nothing_left(mark)
     found = json.loads(out)
@@ -91,15 +97,15 @@ def test_demo_keeps_every_promise_and_leaves_nothing_running(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("moment", [b"broker listens", b"Spark starts", b"members gather", b"said"])
 def test_interrupted_demo_ends_at_once_and_leaves_nothing(tmp_path: Path, moment: bytes) -> None:
-    process, mark = start(tmp_path, "--members", "3")
-    assert process.stderr is not None
-    for line in process.stderr:
-        if moment in line:
-            break
-    else:
-        pytest.fail(f"the demo never told {moment!r}")
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=END_SECONDS_MAX)
+    with demo(tmp_path, "--members", "3") as (process, mark):
+        assert process.stderr is not None
+        for line in process.stderr:
+            if moment in line:
+                break
+        else:
+            pytest.fail(f"the demo never told {moment!r}")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=END_SECONDS_MAX)
     assert process.returncode == 130, err.decode()[-2_000:]
     assert out == b""
     assert b"Traceback" not in err

@@ -58,20 +58,15 @@ class Conference:
         await self._all("ready", READY_SECONDS_MAX)
         await self._order("talk")
 
-        def note(name: str) -> Callable[[dict[str, Any]], None]:
-            def noted(answer: dict[str, Any]) -> None:
-                self._said[name] = (answer["said"], answer["read"])
+        async def finish(child: Child) -> None:
+            def note(answer: dict[str, Any]) -> None:
+                self._said[child.name] = (answer["said"], answer["read"])
                 said, read = zip(*self._said.values(), strict=True)
                 tell(sum(said), sum(read))
 
-            return noted
+            note(await child.wait_for("finished", TALK_SECONDS_MAX, note))
 
-        await asyncio.gather(
-            *(
-                child.wait_for("finished", TALK_SECONDS_MAX, note(child.name))
-                for child in self._members
-            )
-        )
+        await asyncio.gather(*(finish(child) for child in self._members))
 
     async def leave(self) -> None:
         """Fall silent, wait until the last copy has come or died, and leave."""

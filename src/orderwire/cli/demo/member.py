@@ -153,15 +153,14 @@ async def _talk(groups: list[Group], deliveries: Producer, leader: Leader) -> No
             group.say(group.conversation.overdue(_now()))
         frames += 1
         deliveries.poll(0)  # hears the broker's answers
-        if frames % (1_000 // FRAME_INTERVAL_MS) == 0:
+        done = not finished and all(group.conversation.finished for group in groups)
+        if done or frames % (1_000 // FRAME_INTERVAL_MS) == 0:
             leader.say(
-                "talking",
+                "finished" if done else "talking",
                 said=sum(group.conversation.spoken for group in groups),
                 read=sum(group.read for group in groups),
             )
-        if not finished and all(group.conversation.finished for group in groups):
-            finished = True
-            leader.say("finished")
+        finished = finished or done
         await asyncio.sleep(max(0.0, start + frames * interval_s - clock.time()))
 
 
