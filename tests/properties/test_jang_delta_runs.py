@@ -25,7 +25,7 @@ from orderwire.verify.history import History
 
 FAST = ALGORITHMS["jang-delta"]
 LITERAL = ALGORITHMS["jang-delta-reference"]
-OVERTAKEN = "jang-delta: overtaken by a later message of its sender"
+OVERTAKEN = "causal: overtaken by a later message of its sender"
 MODES: dict[str, dict[str, Any]] = {
     "exact clocks": {},
     "skewed clocks": {"skew_max": 15},

@@ -41,9 +41,9 @@ PROBES: dict[str, frozenset[str]] = {
     },
     "jang-delta": NETWORK_PROBES
     | {
-        "jang-delta: due at once",
-        "jang-delta: gave up on an expired dependency",
-        "jang-delta: held for causality",
+        "causal: due at once",
+        "causal: gave up on an expired dependency",
+        "causal: held",
     },
 }
 """Paths that some run of the sweep must take; a silent one means that the sweep tests nothing."""
@@ -51,7 +51,7 @@ PROBES: dict[str, frozenset[str]] = {
 EXCUSED: dict[str, str] = {
     "sim: stream held by a partition": "ordering PDUs are datagrams; see test_network",
     "sim: input waited for a busy processor": "computation is free in sweeps; see test_sim_host",
-    "jang-delta: overtaken by a later message of its sender": "no correct peer within ε does that",
+    "causal: overtaken by a later message of its sender": "no correct peer within ε does that",
 }
 """Probes that no sweep can pass, and why."""
 

@@ -25,7 +25,11 @@ class Algorithm:
     create: Callable[[ProcessId, OrderingSettings], Ordering[Any]]
     codec: Callable[[ProcessId, OrderingSettings], Codec[Any]]
     expectation: str | None = None
-    """Which expectation of the causal test vectors it must meet, e.g. "exact"."""
+    """Which expectation of the causal test vectors it must meet, e.g. "exact".
+
+    One of a family that is bounded, e.g. "maxcb-paper", stands for all of them: "maxcb-paper:3" is
+    met with `max_cb=3`.
+    """
     twin: bool = False
     """A slow, literal form that tests compare with the one that is used."""
 

@@ -26,9 +26,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeAlias
 
-import msgspec
-
-from orderwire.kernel import Destinations, ProcessId, RemoteProtocolError, read_varint
+from orderwire.kernel import ProcessId, RemoteProtocolError, read_varint
+from orderwire.ordering.causal_node import CausalPdu, Wait
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.ordering.wire import (
     decode_head,
@@ -42,8 +41,6 @@ Entry: TypeAlias = tuple[int, int]
 """(stamp, destinations): this message may still be undelivered at these destinations."""
 Entries: TypeAlias = tuple[Entry, ...]
 """Entries of one sender, newest first; no destination twice."""
-Wait: TypeAlias = tuple[int, int]
-"""(sender, stamp) of a message that must be delivered first, or be past its deadline."""
 
 PACKED_MEMBERS_MAX = 16
 PACKED_FROM_TICKS = 1 << 14
@@ -54,21 +51,13 @@ INTEGER_BYTES = 4
 _NO_ENTRIES: Mapping[int, Entries] = MappingProxyType({})
 
 
-class JangDeltaPdu(msgspec.Struct, frozen=True, gc=False):
+class JangDeltaPdu(CausalPdu, frozen=True, gc=False):
     """One copy of a message, its control information included.  [S000:sec.4.3]"""
 
-    number: int
-    stamp: int
-    """τ_m, in ticks."""
-    destinations: Destinations
-    """m.D, the sender itself included when it is one."""
     entries: Mapping[int, Entries]
     """CI_m: per sender its entries, without the destinations of this message."""
     waits: tuple[Wait, ...]
     """DC_m[j] of this copy's destination."""
-    control: bytes
-    """Everything before the payload, as on the wire."""
-    payload: bytes
 
 
 class Layout:
@@ -201,7 +190,7 @@ class JangDeltaCodec:
                 f"control information runs past the end ({len(front)} bytes)"
             ) from None
         payload = front[at:] if len(front) == len(data) else bytes(data[at:])
-        return JangDeltaPdu(number, stamp, destinations, entries, waits, front[:at], payload)
+        return JangDeltaPdu(number, stamp, destinations, front[:at], payload, entries, waits)
 
     def _parse_entries(self, data: bytes, at: int, stamp: int) -> tuple[dict[int, Entries], int]:
         # Varints of up to three bytes are written out for speed: every datagram passes here.

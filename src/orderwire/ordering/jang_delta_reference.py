@@ -116,7 +116,7 @@ class JangDeltaReference:
             mine = tuple(waits[process])
             control = head + join_waits(*self.layout.encode_waits(stamp, mine))
             control_bytes += len(control)
-            pdu = JangDeltaPdu(number, stamp, mask, snapshot, mine, control, payload)
+            pdu = JangDeltaPdu(number, stamp, mask, control, payload, snapshot, mine)
             effects.append(Send(ProcessId(process), pdu))
         self.record_own(stamp, others)
         instant = Instant(stamp * settings.tick_ns)

@@ -22,6 +22,8 @@ class OrderingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """How many messages may wait for others at one member; more are dropped as if lost."""
     send_empty_entries: bool = False
     """jang-delta: also send entries without destinations; they never change a delivery."""
+    max_cb: int = 4
+    """MAX_CB, algorithms with bounded tags: messages named per destination.  [S001:sec.3]"""
     gap_patience_ns: int = ms(5_000)
     """fifo without lifetime: how long to wait for a copy of which the link says nothing."""
     quiet_until_ns: int = 0
@@ -42,7 +44,7 @@ class OrderingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         for name in ("epsilon_ns", "future_guard_ns", "quiet_until_ns", "first_number"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)} is negative")
-        for name in ("waiting_messages_max", "gap_patience_ns"):
+        for name in ("max_cb", "waiting_messages_max", "gap_patience_ns"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} is not positive")
 

@@ -84,15 +84,15 @@ def replay(
     algorithm: Algorithm,
     *,
     run_id: str = "replay",
-    send_empty_entries: bool = False,
+    **options: Any,
 ) -> Replayed:
-    """Run this schedule through one algorithm."""
-    return _Replayer(schedule, algorithm, run_id, send_empty_entries).run()
+    """Run this schedule through one algorithm; `options` are fields of OrderingSettings."""
+    return _Replayer(schedule, algorithm, run_id, options).run()
 
 
 class _Replayer:
     def __init__(
-        self, schedule: Schedule, algorithm: Algorithm, run_id: str, send_empty_entries: bool
+        self, schedule: Schedule, algorithm: Algorithm, run_id: str, options: Mapping[str, Any]
     ) -> None:
         members = schedule.processes
         settings = OrderingSettings(
@@ -100,7 +100,7 @@ class _Replayer:
             lifetime_ns=schedule.lifetime,
             epsilon_ns=schedule.epsilon,
             tick_ns=1,
-            send_empty_entries=send_empty_entries,
+            **options,
         )
         offsets = schedule.clock_offsets or (0,) * members
         self.schedule = schedule

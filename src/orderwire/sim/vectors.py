@@ -160,7 +160,11 @@ def _check_file(path: Path, file: str, report: Report, algorithms: Mapping[str, 
     if not families:
         report.not_covered.append(NotCovered(file, "expect", "the scenario says nothing to check"))
     for family in families:
-        covering = [entry for entry in algorithms.values() if entry.expectation == family]
+        name, _, bound = family.partition(":")
+        covering = [entry for entry in algorithms.values() if entry.expectation == name]
+        if bound and not (bound.isdecimal() and int(bound)):
+            report.count(file, "-", f"expectation {family!r}: the bound is no positive number")
+            continue
         if not covering:
             report.not_covered.append(
                 NotCovered(file, family, "no algorithm of this family in the catalog")
@@ -268,8 +272,12 @@ def schedule_of(scenario: Scenario) -> Schedule:
 def check_scenario(scenario: Scenario, entry: Algorithm, family: str) -> Iterator[str | None]:
     """Yield one outcome per check: None, or what is wrong."""
     schedule = schedule_of(scenario)
+    bound = family.partition(":")[2]
+    options = {"max_cb": int(bound)} if bound else {}
     for empties in (False, True):
-        replayed = replay(schedule, entry, run_id=scenario.name, send_empty_entries=empties)
+        replayed = replay(
+            schedule, entry, run_id=scenario.name, send_empty_entries=empties, **options
+        )
         yield from _check_deliveries(scenario, family, replayed)
         yield from _check_stamps(scenario, replayed)
         if family == EXACT:

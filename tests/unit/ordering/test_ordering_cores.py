@@ -261,11 +261,11 @@ def test_a_peer_that_forgets_its_own_predecessor_does_no_harm() -> None:
     core = JangDelta(ProcessId(2), SETTINGS)
     core.receive(ProcessId(1), answer, Instant(ms(3)))
     forgetful = msgspec.structs.replace(answer, stamp=answer.stamp + 5, number=1, waits=())
-    hits = probes.hits["jang-delta: overtaken by a later message of its sender"]
+    hits = probes.hits["causal: overtaken by a later message of its sender"]
     assert len(indications(core.receive(ProcessId(1), forgetful, Instant(ms(4))))) == 1
     (overtaken,) = indications(core.wake(Instant(ms(101))))
     assert overtaken.payload == b"answer"
-    assert probes.hits["jang-delta: overtaken by a later message of its sender"] == hits + 1
+    assert probes.hits["causal: overtaken by a later message of its sender"] == hits + 1
     again = msgspec.structs.replace(answer, stamp=answer.stamp + 3, number=2, waits=())
     (told,) = indications(core.receive(ProcessId(1), again, Instant(ms(101))))
     assert told.reason is DiscardReason.DUPLICATE

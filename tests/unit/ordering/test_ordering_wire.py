@@ -141,7 +141,7 @@ def jang_pdus(draw: st.DrawFn) -> tuple[OrderingSettings, JangDeltaPdu]:
     control = encode_head(stamp, number, mask) + layout.encode_entries(stamp, entries)
     control += join_waits(*layout.encode_waits(stamp, waits))
     payload = draw(st.binary(max_size=20))
-    return settings, JangDeltaPdu(number, stamp, mask, entries, waits, control, payload)
+    return settings, JangDeltaPdu(number, stamp, mask, control, payload, entries, waits)
 
 
 @given(jang_pdus())
@@ -285,7 +285,7 @@ def test_large_payloads_come_back_from_a_receive_buffer(size: int) -> None:
         ),
         (
             JangDeltaCodec(ME, settings),
-            JangDeltaPdu(3, 7, destinations([1]), {}, (), head + b"\0\0", payload),
+            JangDeltaPdu(3, 7, destinations([1]), head + b"\0\0", payload, {}, ()),
         ),
     )
     for codec, pdu in pdus:
@@ -304,6 +304,6 @@ def test_control_information_longer_than_the_front_is_parsed_from_the_whole() ->
         + b"\0"
     )
     assert len(control) > FRONT_BYTES
-    pdu = JangDeltaPdu(0, stamp, destinations([0]), entries, (), control, b"payload")
+    pdu = JangDeltaPdu(0, stamp, destinations([0]), control, b"payload", entries, ())
     codec = JangDeltaCodec(ME, settings)
     assert codec.decode(memoryview(codec.encode(pdu))) == pdu
