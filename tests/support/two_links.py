@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 from orderwire.aio import frames
 from orderwire.aio.frames import HEAD, HEAD_BYTES, Kind, Range
-from orderwire.aio.link import Lane, Link
+from orderwire.aio.lane import Lane
+from orderwire.aio.link import Link
 from orderwire.aio.outbound import Packet
 from orderwire.kernel import Instant, ProcessId, RemoteProtocolError, ms
 
@@ -73,6 +74,7 @@ class End:
         self.arrivals: list[int] = []
         self.lost: list[Range] = []
         self.malformed = 0
+        self.restarts = 0
         self.link = Link(self.me, ProcessId(peer), session, self, monotonic_ns=lambda: network.now)
         self.lane: Lane = self.link.lane(7, lifetime_ns, self)
         network.ends[me] = self
@@ -99,6 +101,12 @@ class End:
     def has_room(self) -> None:
         pass
 
+    def pack(self, lane: Lane) -> None:
+        pass
+
+    def restarted(self, source: ProcessId) -> None:
+        self.restarts += 1
+
     # What an endpoint does.
 
     @property
@@ -112,7 +120,7 @@ class End:
         deadline = 0 if self.lifetime_ns is None else now + self.lifetime_ns
         first = out.next_number
         out.next_number += len(pdus)
-        data = frames.data_datagram(self.me, self.session, 7, first, deadline, list(pdus))
+        data = frames.data_datagram(self.lane.way, first, deadline, list(pdus))
         out.enqueue(Packet(first, out.next_number - 1, deadline, data, False))
         self.link.pump(self.lane, now)
 
@@ -123,14 +131,15 @@ class End:
             self.malformed += 1
 
     def _dispatch(self, data: memoryview) -> None:
-        kind, flags, _, _, count, session, first, last = HEAD.unpack_from(data)
+        kind, flags, _, _, count, session, target, first, last = HEAD.unpack_from(data)
         now = Instant(self.network.now)
-        if not self.link.greet(session):
-            return
+        self.link.trip.unanswered = 0
         if kind == Kind.PING:
             self.link.answer(first)
         elif kind == Kind.PONG:
             self.link.pong(first)
+        elif (session, target) != (self.link.peer_session, self.session):
+            self.link.stale += 1
         elif kind == Kind.REPORT:
             self.link.report(self.lane, frames.parse_report(data, count, first, last), now)
         elif kind == Kind.GONE:
@@ -141,6 +150,14 @@ class End:
 
 
 def pair(fate: Fate, lifetime_ns: int | None = None) -> tuple[Network, End, End]:
-    """Return a network with a sender (0) and a receiver (1)."""
+    """Return a network with a sender (0) and a receiver (1) that have met."""
     network = Network(fate)
-    return network, End(network, 0, 1, lifetime_ns), End(network, 1, 0, lifetime_ns)
+    ends = End(network, 0, 1, lifetime_ns), End(network, 1, 0, lifetime_ns)
+    meet(*ends)
+    return network, *ends
+
+
+def meet(one: End, two: End) -> None:
+    """Say hello, as over a stream."""
+    one.link.greet(two.session)
+    two.link.greet(one.session)

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from orderwire.aio import frames
-from orderwire.aio.frames import COUNT_MAX, HEAD_BYTES, LENGTH_BYTES, Range
-from orderwire.aio.link import Counters, Lane, Link
+from orderwire.aio.frames import COUNT_MAX, HEAD_BYTES, LENGTH_BYTES, Range, Way
+from orderwire.aio.lane import Counters, Lane
+from orderwire.aio.link import Link
 from orderwire.aio.outbound import WAITING_BYTES_MAX, Packet
 from orderwire.kernel import Instant, LocalProtocolError, ProcessId, Via
 
@@ -24,6 +25,7 @@ BURST_BYTES = 64 << 10
 
 PduCallback = Callable[[ProcessId, memoryview, Instant], None]
 LostCallback = Callable[[ProcessId, int, int], None]
+RestartedCallback = Callable[[ProcessId], None]
 
 
 class Channel:
@@ -31,7 +33,8 @@ class Channel:
 
     With a lifetime, a copy is repaired while it can be in time and then given up; without one it is
     kept until the peer has it or is gone.  Copies are numbered per peer from 0, in the order of
-    `send`.
+    `send`, and from 0 again when the peer is a new incarnation: what was meant for the one before
+    is not for it.
     """
 
     def __init__(self, endpoint: "Endpoint", number: int, lifetime_ns: int | None) -> None:
@@ -49,22 +52,29 @@ class Channel:
         self._on_pdu: PduCallback | None = None
         self._on_lost: LostCallback | None = None
         self._on_settled: Callable[[], None] | None = None
+        self._on_restarted: RestartedCallback | None = None
 
     # For the user of the channel.
 
     def attach(
-        self, on_pdu: PduCallback, on_lost: LostCallback, on_settled: Callable[[], None]
+        self,
+        on_pdu: PduCallback,
+        on_lost: LostCallback,
+        on_settled: Callable[[], None],
+        on_restarted: RestartedCallback | None = None,
     ) -> None:
         """Set the receiver.  Until then what comes is left unanswered and comes again.
 
         `on_pdu(source, data, arrived)` gets every copy once (`data` is valid until it returns),
         `on_lost(source, first, last)` what the link gave up on, `on_settled()` follows each batch.
+        `on_restarted(peer)` says that copies to and from this peer count from 0 again.
         """
         self._on_pdu, self._on_lost, self._on_settled = on_pdu, on_lost, on_settled
+        self._on_restarted = on_restarted
 
     def detach(self) -> None:
         """Receive nothing any more."""
-        self._on_pdu = self._on_lost = self._on_settled = None
+        self._on_pdu = self._on_lost = self._on_settled = self._on_restarted = None
 
     @property
     def attached(self) -> bool:
@@ -75,8 +85,8 @@ class Channel:
         """Return what was counted about this peer."""
         lane = self._lane(peer)
         out = lane.outbound
-        lane.counters.sent = out.next_number + len(out.open) + len(self._group)
-        lane.counters.dropped = out.dropped
+        lane.counters.sent = lane.sent_before + out.next_number + len(out.open) + len(self._group)
+        lane.count()
         return lane.counters
 
     def send(
@@ -143,8 +153,8 @@ class Channel:
         """Wait until the channel is not full; with `empty` until the fate of every copy is known.
 
         It is known when the peer has it, or knows that it is lost.  A peer that does not answer is
-        waited for: for some seconds beyond the lifetime, without one for as long as its stream
-        stands, and GONE_AFTER_S longer.
+        waited for until the copies' lifetime is over and HEARTBEATS_AWAITED heartbeats later;
+        without a lifetime until it has been silent for too long, or gone for GONE_AFTER_S.
         """
         if not self._must_wait(empty):
             return
@@ -180,9 +190,7 @@ class Channel:
         endpoint = self._endpoint
         first = out.next_number
         deadline = out.deadline or self._deadline()
-        data = frames.data_datagram(
-            endpoint.me, endpoint.session, self.number, first, deadline, pdus
-        )
+        data = frames.data_datagram(lane.way, first, deadline, pdus)
         out.next_number = first + len(pdus)
         out.open = []
         out.open_bytes = out.deadline = 0
@@ -194,6 +202,16 @@ class Channel:
         """Send the open multicast."""
         if self._group:
             self._seal_group()
+
+    def pack(self, lane: Lane) -> None:
+        """Let everything that was written to this peer so far be in the lane's queue."""
+        self.flush_group()
+        self.seal(lane)
+
+    def restarted(self, source: ProcessId) -> None:
+        """Tell the receiver that this peer is a new incarnation."""
+        if self._on_restarted is not None:
+            self._on_restarted(source)
 
     def take(self, source: ProcessId, pdus: list[memoryview], arrived: Instant) -> None:
         """Hand over PDUs."""
@@ -281,9 +299,7 @@ class Channel:
         endpoint = self._endpoint
         first = out.next_number
         until = deadline or self._deadline()
-        packed = frames.data_datagram(
-            endpoint.me, endpoint.session, self.number, first, until, [data]
-        )
+        packed = frames.data_datagram(lane.way, first, until, [data])
         out.open = []
         out.next_number = first + 1
         streamed = via is Via.STREAM or len(packed) > HEAD_BYTES + out.fit
@@ -299,10 +315,12 @@ class Channel:
         together = endpoint.multicasts and all(
             lane.link.has_room() and not lane.outbound.queue for lane in lanes
         )
-        me, session = endpoint.me, endpoint.session
         if together:
-            firsts = [(lane.link.peer, lane.outbound.next_number) for lane in lanes]
-            data = frames.multicast_datagram(me, session, self.number, firsts, deadline, pdus)
+            way = Way(endpoint.me, endpoint.session, 0, self.number)
+            firsts = [
+                (lane.link.peer, lane.way.target, lane.outbound.next_number) for lane in lanes
+            ]
+            data = frames.multicast_datagram(way, firsts, deadline, pdus)
             endpoint.multicast(data)
         else:
             body = frames.data_body(pdus)
@@ -315,7 +333,7 @@ class Channel:
                 lane.link.sent_to_all(lane, packet, now)
                 endpoint.watch(lane.link, now)
                 continue
-            head = frames.data_head(me, session, self.number, first, deadline, len(pdus))
+            head = frames.data_head(lane.way, first, deadline, len(pdus))
             self._enqueue(lane, Packet(first, out.next_number - 1, deadline, head + body, False))
             lane.link.pump(lane, now)
             endpoint.watch(lane.link, now)

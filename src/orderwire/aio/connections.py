@@ -32,7 +32,8 @@ _REDIAL_PAUSE_S = 0.5
 class Connections:
     """One stream to each other member; the lower id of a pair dials the higher.
 
-    `welcome(peer, session)` follows each hello, `parted(peer)` the end of each stream that had one,
+    `known(peer)` is the first incarnation of a member that was met, which hellos tell it.
+    `welcome(peer, hello)` follows each hello, `parted(peer)` the end of each stream that had one,
     `data(peer, content)` gets the datagrams that came over a stream, `settled()` follows each read.
     """
 
@@ -42,7 +43,9 @@ class Connections:
         session: int,
         local_host: str,
         *,
-        welcome: Callable[[ProcessId, int], None],
+        silence_s: float,
+        known: Callable[[ProcessId], int],
+        welcome: Callable[[ProcessId, Hello], None],
         parted: Callable[[ProcessId], None],
         data: Callable[[ProcessId, memoryview], None],
         settled: Callable[[], None],
@@ -57,6 +60,9 @@ class Connections:
         self._me = me
         self._session = session
         self._local = None if local_host == "0.0.0.0" else (local_host, 0)
+        self.silence_s = silence_s
+        """How long the kernel of a member's host may not answer."""
+        self._known = known
         self._welcome = welcome
         self._parted = parted
         self._data = data
@@ -129,7 +135,10 @@ class Connections:
                 with contextlib.suppress(OSError, TimeoutError):
                     async with asyncio.timeout(_CONNECT_WAIT_S):
                         await self._loop.create_connection(
-                            lambda: Stream(self, dialled=peer), host, port, local_addr=self._local
+                            lambda: Stream(self, dialled=peer, silence_s=self.silence_s),
+                            host,
+                            port,
+                            local_addr=self._local,
                         )
                     return
                 await asyncio.sleep(_CONNECT_PAUSES_S[min(attempt, len(_CONNECT_PAUSES_S) - 1)])
@@ -145,10 +154,11 @@ class Connections:
             return
         self._anonymous[stream] = self._loop.call_later(HELLO_WAIT_S, stream.abort)
         if stream.dialled is not None:
-            self._say_hello(stream)
+            self._say_hello(stream, stream.dialled)
 
-    def _say_hello(self, stream: Stream) -> None:
-        stream.send(FrameKind.HELLO, Hello(self._me, self._session).encode())
+    def _say_hello(self, stream: Stream, to: ProcessId) -> None:
+        hello = Hello(self._me, self._session, self._known(to))
+        stream.send(FrameKind.HELLO, hello.encode())
 
     def stream_frame(self, stream: Stream, kind: int, content: memoryview) -> None:
         """Take a frame; the first must be a member's hello."""
@@ -183,12 +193,13 @@ class Connections:
         stream.peer = peer
         if stream.dialled is None:
             # Only now: who hears our hello may rely on being known.
-            self._say_hello(stream)
-        old = self._streams.get(peer)
-        self._streams[peer] = stream
+            self._say_hello(stream, peer)
+        old = self._streams.pop(peer, None)
         if old is not None:
             old.abort()
-        self._welcome(peer, hello.session)
+            self._part(peer)
+        self._streams[peer] = stream
+        self._welcome(peer, hello)
         for data in self._waiting.pop(peer, ()):
             stream.send(FrameKind.CONTROL, data)
         if self.on_connected is not None:
@@ -214,7 +225,16 @@ class Connections:
         if self._streams.get(peer) is stream:
             del self._streams[peer]
             if not self._closing:
-                self._parted(peer)
-            if self.on_disconnected is not None and not self._closing:
-                self.on_disconnected(peer)
+                self._part(peer)
             self._dial(peer)
+
+    def _part(self, peer: ProcessId) -> None:
+        self._parted(peer)
+        if self.on_disconnected is not None:
+            self.on_disconnected(peer)
+
+    def cut(self, peer: ProcessId) -> None:
+        """End the stream to a member that does not answer; it is dialled again as always."""
+        stream = self._streams.get(peer)
+        if stream is not None:
+            stream.abort()

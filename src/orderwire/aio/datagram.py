@@ -31,6 +31,9 @@ DRAIN_MAX = 64
 DRAIN_NS_MAX = 5 * NS_PER_MS
 """Receive calls, and time, per turn of the loop: timers and writes must get theirs."""
 
+READS_MAX = 1_000
+"""Turns that reading everything at once may take: a full socket buffer needs fewer."""
+
 _SEGMENTS_MAX = 64
 _SEGMENTED_BYTES_MAX = 65_000
 _UDP_SEGMENT = 103
@@ -200,7 +203,14 @@ class DatagramSocket:
             return False
         return True
 
-    def _readable(self) -> None:
+    def read_all(self) -> None:
+        """Take what has arrived already: before something that must come after it."""
+        for _ in range(READS_MAX):
+            if not self._readable():
+                return
+
+    def _readable(self) -> bool:
+        """Receive for one turn; return whether more may wait."""
         udp, view, received, now = self._socket, self._view, self._received, self._now
         buffers = [self._buffer]
         ancillary: list[tuple[int, int, bytes]] = []
@@ -220,12 +230,15 @@ class DatagramSocket:
                         received(view[at : min(size, at + segment)], address, arrived)
                 if arrived > until:
                     break
+            more = True
         except BlockingIOError:
-            pass
+            more = False
         except OSError as error:
             # What an earlier send met (ICMP); the datagrams behind it are read next time.
             _LOG.debug("receive: %s", error)
+            more = True
         self._drained()
+        return more
 
 
 def _segment_bytes(ancillary: list[tuple[int, int, bytes]]) -> int:

@@ -1,15 +1,15 @@
 """One member's sockets: a UDP socket and a TCP listener at the same port, and its channels."""
 
 import asyncio
+import logging
 import socket
 import struct
 import time
 from collections.abc import Callable, Mapping
 from typing import Self
 
-import msgspec
-
 from orderwire.aio import frames
+from orderwire.aio.binding import EndpointSettings, bind
 from orderwire.aio.channel import PDU_BYTES_MAX, Channel
 from orderwire.aio.clock import GroupClock
 from orderwire.aio.connections import Connections
@@ -18,16 +18,18 @@ from orderwire.aio.datagram import (
     DatagramSocket,
     datagram_bytes,
     open_multicast_socket,
-    open_socket,
     send_multicasts_on,
 )
 from orderwire.aio.frames import HEAD, HEAD_BYTES, Kind
 from orderwire.aio.impairment import DrawnFates, Fates, Impairer, Impairment
-from orderwire.aio.link import WINDOW_BYTES_MAX, Counters, Lane, Link
-from orderwire.aio.stream import Stream
+from orderwire.aio.lane import Counters, Lane
+from orderwire.aio.link import WINDOW_BYTES_MAX, Link
+from orderwire.aio.stream import Hello, Stream
 from orderwire.kernel import NS_PER_S, Instant, LocalProtocolError, ProcessId, RemoteProtocolError
 
 __all__ = ["PDU_BYTES_MAX", "Address", "Channel", "Counters", "Endpoint", "EndpointSettings"]
+
+_LOG = logging.getLogger(__name__)
 
 CHANNELS_MAX = 0xFFFF
 
@@ -35,21 +37,6 @@ GONE_AFTER_S = 3.0
 """A member whose stream stays broken for so long is gone: what has no lifetime and waits for it is
 given up, so that nobody waits for the dead.  If it comes back after all, it is told what it lost.
 """
-
-_PORT_TRIES = 16
-
-
-class EndpointSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How an endpoint uses the network."""
-
-    offload: bool = True
-    """Let the kernel cut and merge datagrams (UDP_SEGMENT, UDP_GRO) where it can."""
-    datagram_bytes_max: int | None = None
-    """Largest datagram with its head; None: what the path to the peer takes unfragmented."""
-    multicast: Address | None = None
-    """Group address and port for what goes to all members; None: a datagram for each."""
-    multicast_interface: str = "127.0.0.1"
-    """Address of the interface for multicasts."""
 
 
 class Endpoint:
@@ -69,6 +56,10 @@ class Endpoint:
         self.clock = clock
         self.session = time.time_ns()
         """This incarnation: larger than that of any earlier one."""
+        self.started: Instant = clock.now()
+        """When this incarnation began."""
+        self.restarted = False
+        """Whether some member has said that it knew an earlier incarnation of this one."""
         self.settings = settings
         self.address: Address = udp.getsockname()
         self.unknown = 0
@@ -80,6 +71,8 @@ class Endpoint:
             me,
             self.session,
             self.address[0],
+            silence_s=settings.silence_s,
+            known=lambda peer: self._links[peer].first_session,
             welcome=self._welcome,
             parted=self._parted,
             data=self._over_stream,
@@ -122,7 +115,12 @@ class Endpoint:
     ) -> Self:
         """Bind the member's own address (port 0: any free port) and connect to the others."""
         settings = settings or EndpointSettings()
-        server, udp, offload, owner = await _bind(addresses[me], settings.offload)
+        owner: list[Endpoint] = []
+        server, udp, offload = await bind(
+            addresses[me],
+            offload=settings.offload,
+            stream=lambda: Stream(owner[0].connections, silence_s=settings.silence_s),
+        )
         endpoint = cls(me, clock or GroupClock(), settings, server, udp, offload, impairment)
         owner.append(endpoint)
         if settings.multicast is not None:
@@ -164,6 +162,7 @@ class Endpoint:
             receive_window=min(
                 WINDOW_BYTES_MAX, self._udp.receive_bytes // max(2, len(self._links) + 1)
             ),
+            silence_ns=self.settings.silence_ns,
         )
         self._links[peer] = self._by_address[resolved] = link
         self._addresses[peer] = resolved
@@ -181,6 +180,11 @@ class Endpoint:
     def peers(self) -> list[ProcessId]:
         """All other members, ascending."""
         return sorted(self._links)
+
+    @property
+    def has_met_all(self) -> bool:
+        """Whether every other member has said which incarnation it is."""
+        return all(link.peer_session for link in self._links.values())
 
     def link(self, peer: ProcessId) -> Link:
         """Return what is known about the way to this member."""
@@ -343,16 +347,18 @@ class Endpoint:
             link.malformed += 1
 
     def _dispatch(self, link: Link, data: memoryview, arrived: Instant) -> None:
-        kind, flags, source, number, count, session, first, last = HEAD.unpack_from(data)
+        kind, flags, source, number, count, session, target, first, last = HEAD.unpack_from(data)
         if source != link.peer:
             raise RemoteProtocolError(f"process {source} at the address of {link.peer}")
-        if session != link.peer_session and not self._greet(link, session):
-            return
+        link.trip.unanswered = 0
         if kind == Kind.PING:
             link.answer(first)
             return
         if kind == Kind.PONG:
             link.pong(first)
+            return
+        if session != link.peer_session or (target != self.session and kind != Kind.MULTICAST):
+            link.stale += 1
             return
         lane = link.lanes.get(number)
         if lane is None:
@@ -369,7 +375,7 @@ class Endpoint:
             link.unclaimed += 1
             return
         if kind == Kind.MULTICAST:
-            mine, at = frames.multicast_first(data, first, self.me)
+            mine, at = frames.multicast_first(data, first, self.me, self.session)
             if mine is None:
                 return
             first = mine
@@ -381,13 +387,6 @@ class Endpoint:
             raise RemoteProtocolError(f"datagram of kind {kind:#x}")
         link.data(lane, flags, count, first, last, data, at, arrived)
         self._touched[lane] = None
-
-    def _greet(self, link: Link, session: int, *, certain: bool = False) -> bool:
-        before = link.restarts
-        accepted = link.greet(session, certain=certain)
-        if link.restarts != before and self._on_restarted is not None:
-            self._on_restarted(link.peer)
-        return accepted
 
     def _drained(self) -> None:
         if not self._touched:
@@ -426,13 +425,35 @@ class Endpoint:
         for lane, before in zip(link.lanes.values(), lost, strict=True):
             if lane.counters.lost != before:
                 self._channels[lane.channel].settle()
+        if link.is_silent(now):
+            self._silent(link)
         self._arm(link, now)
+
+    def _silent(self, link: Link) -> None:
+        link.trip.unanswered = 0
+        _LOG.warning(
+            "process %d has said nothing for %g s: what waits for it is given up",
+            link.peer,
+            self.settings.silence_s,
+        )
+        self.connections.cut(link.peer)
+        self._give_up(link)
 
     # Streams.
 
-    def _welcome(self, peer: ProcessId, session: int) -> None:
+    def _welcome(self, peer: ProcessId, hello: Hello) -> None:
         link = self._links[peer]
-        self._greet(link, session, certain=True)
+        if hello.known not in (0, self.session):
+            self.restarted = True
+        if link.peer_session not in (0, hello.session):
+            self._udp.read_all()  # what its earlier incarnation has sent comes first
+        restarts = link.restarts
+        link.greet(hello.session)
+        if link.restarts != restarts:
+            for channel in self._channels.values():
+                channel.settle()
+            if self._on_restarted is not None:
+                self._on_restarted(peer)
         now = self.clock.now()
         link.stream_since = now
         link.ping(now)
@@ -440,20 +461,24 @@ class Endpoint:
         if timer is not None:
             timer.cancel()
         for lane in link.lanes.values():
+            link.pump(lane, now)
             if lane.outbound.settled < lane.outbound.unsent:
                 lane.outbound.resume()
                 self.watch(link, now)
 
     def _parted(self, peer: ProcessId) -> None:
-        self._gone_timers[peer] = self._loop.call_later(GONE_AFTER_S, self._given_up, peer)
+        self._gone_timers[peer] = self._loop.call_later(GONE_AFTER_S, self._is_gone, peer)
 
-    def _given_up(self, peer: ProcessId) -> None:
+    def _is_gone(self, peer: ProcessId) -> None:
         del self._gone_timers[peer]
-        link = self._links[peer]
+        self._give_up(self._links[peer])
+
+    def _give_up(self, link: Link) -> None:
+        """Give up what has no lifetime and waits for this member."""
         for lane in link.lanes.values():
             channel = self._channels[lane.channel]
             if channel.lifetime_ns is None:
-                channel.seal(lane)
+                channel.pack(lane)
                 link.abandon(lane)
 
     def _over_stream(self, peer: ProcessId, content: memoryview) -> None:
@@ -462,29 +487,3 @@ class Endpoint:
             self._dispatch(link, content, self.clock.now())
         except (RemoteProtocolError, struct.error):
             link.malformed += 1
-
-
-async def _bind(
-    address: Address, offload: bool
-) -> tuple[asyncio.Server, socket.socket, bool, list[Endpoint]]:
-    """Return a listener and a UDP socket at the same port.
-
-    The listener's streams belong to the endpoint that the caller puts into the list: nothing is
-    accepted before the loop turns.
-    """
-    loop = asyncio.get_running_loop()
-    owner: list[Endpoint] = []
-    for left in reversed(range(_PORT_TRIES)):
-        server = await loop.create_server(
-            lambda: Stream(owner[0].connections), *address, family=socket.AF_INET
-        )
-        try:
-            udp, offloads = open_socket(server.sockets[0].getsockname()[:2], offload=offload)
-        except OSError:
-            server.close()
-            # A free TCP port may be taken on UDP: then any other will do.
-            if address[1] != 0 or left == 0:
-                raise
-            continue
-        return server, udp, offloads, owner
-    raise AssertionError("the last try returns or raises")

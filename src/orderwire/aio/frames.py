@@ -1,19 +1,23 @@
 """The link's own datagrams.
 
-Every datagram begins with one head of 32 bytes (little endian):
+Every datagram begins with one head of 40 bytes (little endian):
 
-    kind u8 · flags u8 · source u16 · channel u16 · count u16 · session u64 · first u64 · last u64
+    kind u8 · flags u8 · source u16 · channel u16 · count u16 · session u64 · target u64 ·
+    first u64 · last u64
+
+`session` is the incarnation of the sender, `target` the one of the receiver that it is meant for.
+Another incarnation of either drops it: copies are numbered from 0 between each two of them.
 
     DATA       count PDUs, copies first … first+count-1; `last` is their deadline (0: none).  Behind
                the head: count lengths (u16), then the PDUs.  Without PDUs it is a heartbeat:
                `first` is the number of the next copy.
-    MULTICAST  as DATA, for several members: behind the head n u16 and n times (member u16,
-               first u64); `first` in the head is n.
+    MULTICAST  as DATA, for several members: behind the head n times (member u16, target u64,
+               first u64); in the head `first` is n and `target` 0.
     REPORT     what the reporter knows of the other's copies: all below `first` are settled; of
-               those below `last` only the ranges are missing.  Behind the head: the session
-               reported on u64, window u64, count times (first u64, last u64, asked u8).
+               those below `last` only the ranges are missing.  Behind the head: window u64,
+               count times (first u64, last u64, asked u8).
     GONE       count ranges (first u64, last u64, 0 u8) that will never come (again).
-    PING, PONG `first` is the pinger's monotonic clock.
+    PING, PONG `first` is the pinger's monotonic clock.  Any incarnation answers.
 
 A PDU too long for a u16 length travels alone: count 1 and the flag LONG, no length at all.
 """
@@ -25,7 +29,7 @@ from typing import NamedTuple
 
 from orderwire.kernel import RemoteProtocolError
 
-HEAD = struct.Struct("<BBHHHQQQ")
+HEAD = struct.Struct("<BBHHHQQQQ")
 HEAD_BYTES = HEAD.size
 LENGTH_BYTES = 2
 LONG = 1
@@ -37,9 +41,11 @@ RANGES_MAX = 64
 COUNT_MAX = 4_096
 """PDUs in one datagram."""
 
-_REPORT = struct.Struct("<QQ")
+_SESSION = struct.Struct("<Q")
+_TARGET_AT = 16
+_REPORT = struct.Struct("<Q")
 _RANGE = struct.Struct("<QQB")
-_ENTRY = struct.Struct("<HQ")
+_ENTRY = struct.Struct("<HQQ")
 _LENGTHS: dict[int, struct.Struct] = {}
 
 
@@ -52,6 +58,17 @@ class Kind(IntEnum):
     GONE = 0xD4
     PING = 0xD5
     PONG = 0xD6
+
+
+class Way(NamedTuple):
+    """Who sends to whom, on which channel: what the heads of a lane's datagrams share."""
+
+    source: int
+    session: int
+    """Incarnation of the source."""
+    target: int
+    """Incarnation of the receiver; 0: not known."""
+    channel: int
 
 
 class Range(NamedTuple):
@@ -70,21 +87,28 @@ def _lengths(count: int) -> struct.Struct:
     return found
 
 
-def data_datagram(
-    source: int, session: int, channel: int, first: int, deadline: int, pdus: list[bytes]
-) -> bytes:
+def data_datagram(way: Way, first: int, deadline: int, pdus: list[bytes]) -> bytes:
     """Return a DATA datagram; without PDUs a heartbeat."""
     count = len(pdus)
     if count == 1 and len(pdus[0]) > 0xFFFF:
-        return HEAD.pack(Kind.DATA, LONG, source, channel, 1, session, first, deadline) + pdus[0]
-    return data_head(source, session, channel, first, deadline, count) + data_body(pdus)
+        return data_head(way, first, deadline, 1, LONG) + pdus[0]
+    return data_head(way, first, deadline, count) + data_body(pdus)
 
 
-def data_head(
-    source: int, session: int, channel: int, first: int, deadline: int, count: int
-) -> bytes:
+def data_head(way: Way, first: int, deadline: int, count: int, flags: int = 0) -> bytes:
     """Return the head of a DATA datagram."""
-    return HEAD.pack(Kind.DATA, 0, source, channel, count, session, first, deadline)
+    source, session, target, channel = way
+    return HEAD.pack(Kind.DATA, flags, source, channel, count, session, target, first, deadline)
+
+
+def readdressed(data: bytes, target: int) -> bytes:
+    """Return this datagram for another incarnation of its receiver."""
+    return data[:_TARGET_AT] + _SESSION.pack(target) + data[_TARGET_AT + _SESSION.size :]
+
+
+def ping_datagram(kind: Kind, source: int, session: int, first: int) -> bytes:
+    """Return a PING or a PONG."""
+    return HEAD.pack(kind, 0, source, 0, 0, session, 0, first, 0)
 
 
 def data_body(pdus: list[bytes]) -> bytes:
@@ -93,17 +117,13 @@ def data_body(pdus: list[bytes]) -> bytes:
 
 
 def multicast_datagram(
-    source: int,
-    session: int,
-    channel: int,
-    firsts: Sequence[tuple[int, int]],
-    deadline: int,
-    pdus: list[bytes],
+    way: Way, firsts: Sequence[tuple[int, int, int]], deadline: int, pdus: list[bytes]
 ) -> bytes:
-    """Return a MULTICAST datagram; `firsts` is the first copy's number for each member."""
-    count = len(pdus)
-    head = HEAD.pack(Kind.MULTICAST, 0, source, channel, count, session, len(firsts), deadline)
-    table = [_ENTRY.pack(member, first) for member, first in firsts]
+    """Return a MULTICAST datagram; `firsts` is (member, its incarnation, its first number)."""
+    source, session, target, channel = way
+    kind, count, entries = Kind.MULTICAST, len(pdus), len(firsts)
+    head = HEAD.pack(kind, 0, source, channel, count, session, target, entries, deadline)
+    table = [_ENTRY.pack(*entry) for entry in firsts]
     return b"".join((head, *table, data_body(pdus)))
 
 
@@ -112,14 +132,16 @@ def multicast_entry_bytes(members: int) -> int:
     return members * _ENTRY.size
 
 
-def multicast_first(data: memoryview, entries: int, me: int) -> tuple[int | None, int]:
+def multicast_first(
+    data: memoryview, entries: int, me: int, session: int
+) -> tuple[int | None, int]:
     """Return the number of my first copy (None: not for me) and the offset behind the table."""
     end = HEAD_BYTES + entries * _ENTRY.size
     if end > len(data):
         raise RemoteProtocolError(f"table of {entries} members in {len(data)} bytes")
-    for member, first in _ENTRY.iter_unpack(data[HEAD_BYTES:end]):
+    for member, target, first in _ENTRY.iter_unpack(data[HEAD_BYTES:end]):
         if member == me:
-            return first, end
+            return first if target == session else None, end
     return None, end
 
 
@@ -150,41 +172,42 @@ class Report(NamedTuple):
     """All copies below are received or given up."""
     seen: int
     """Of the copies below, only `missing` has not come."""
-    session: int
-    """Whose copies: the incarnation of the one reported on."""
     window: int
     """Bytes the reporter can buffer from this sender."""
     missing: list[Range]
 
 
-def report_datagram(source: int, session: int, channel: int, report: Report) -> bytes:
+def report_datagram(way: Way, report: Report) -> bytes:
     """Return a REPORT datagram; missing ranges beyond RANGES_MAX are left for the next one."""
     missing, seen = report.missing, report.seen
     if len(missing) > RANGES_MAX:
         seen = missing[RANGES_MAX].first
         missing = missing[:RANGES_MAX]
-    head = HEAD.pack(Kind.REPORT, 0, source, channel, len(missing), session, report.settled, seen)
+    source, session, target, channel = way
+    kind, count, settled = Kind.REPORT, len(missing), report.settled
+    head = HEAD.pack(kind, 0, source, channel, count, session, target, settled, seen)
     ranges = [_RANGE.pack(*each) for each in missing]
-    return b"".join((head, _REPORT.pack(report.session, report.window), *ranges))
+    return b"".join((head, _REPORT.pack(report.window), *ranges))
 
 
 def parse_report(data: memoryview, count: int, settled: int, seen: int) -> Report:
     """Parse what follows the head of a REPORT.  Raises RemoteProtocolError."""
     at = HEAD_BYTES + _REPORT.size
     ranges = _parse_ranges(data, at, count)
-    session, window = _REPORT.unpack_from(data, HEAD_BYTES)
+    (window,) = _REPORT.unpack_from(data, HEAD_BYTES)
     below = settled
     for each in ranges:
         if not below <= each.first <= each.last < seen:
             raise RemoteProtocolError(f"missing {each} outside of {below} to {seen - 1}")
         below = each.last + 1
-    return Report(settled, seen, session, window, ranges)
+    return Report(settled, seen, window, ranges)
 
 
-def gone_datagram(source: int, session: int, channel: int, ranges: list[Range]) -> bytes:
+def gone_datagram(way: Way, ranges: list[Range]) -> bytes:
     """Return a GONE datagram."""
     assert len(ranges) <= RANGES_MAX, f"{len(ranges)} ranges, at most {RANGES_MAX}"
-    head = HEAD.pack(Kind.GONE, 0, source, channel, len(ranges), session, 0, 0)
+    source, session, target, channel = way
+    head = HEAD.pack(Kind.GONE, 0, source, channel, len(ranges), session, target, 0, 0)
     return b"".join((head, *(_RANGE.pack(*each) for each in ranges)))
 
 

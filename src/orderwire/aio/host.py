@@ -39,8 +39,9 @@ class Host(Generic[CommandT, PduT, IndicationT]):
     """Runs one core on one channel.
 
     Calls of `submit` from inside `tell` are allowed: their effects follow those being applied.
-    `lost` makes the core's command for copies that the link gave up.  `record` gets every input
-    just before the core does.
+    `lost` makes the core's command for copies that the link gave up, `restarted` the one for a peer
+    that is a new incarnation, where a core cares.  `record` gets every input just before the core
+    does.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Host(Generic[CommandT, PduT, IndicationT]):
         tell: Callable[[IndicationT], None],
         *,
         lost: Callable[[ProcessId, int, int], CommandT] = Lost,  # type: ignore[assignment]
+        restarted: Callable[[ProcessId], CommandT] | None = None,
         record: Callable[[Input], None] | None = None,
     ) -> None:
         self._core = core
@@ -60,6 +62,7 @@ class Host(Generic[CommandT, PduT, IndicationT]):
         self._clock = clock
         self._tell = tell
         self._lost = lost
+        self._restarted = restarted
         self._record = record
         self._pending: deque[Effect] = deque()
         self._applying = False
@@ -71,7 +74,7 @@ class Host(Generic[CommandT, PduT, IndicationT]):
         """The instant of the input whose effects are being applied, or were last."""
         self.malformed: dict[ProcessId, int] = {}
         """PDUs dropped as a peer's fault, by source."""
-        channel.attach(self._on_pdu, self._on_lost, self._rearm)
+        channel.attach(self._on_pdu, self._on_lost, self._rearm, self._on_restarted)
 
     def submit(self, command: CommandT) -> None:
         """Give the core a command at the present instant.
@@ -113,7 +116,14 @@ class Host(Generic[CommandT, PduT, IndicationT]):
             self._apply(effects)
 
     def _on_lost(self, source: ProcessId, first: int, last: int) -> None:
-        command = self._lost(source, first, last)
+        self._learn(self._lost(source, first, last))
+
+    def _on_restarted(self, peer: ProcessId) -> None:
+        if self._restarted is not None:
+            self._learn(self._restarted(peer))
+
+    def _learn(self, command: CommandT) -> None:
+        """Give the core a command that is the link's."""
         now = self.now = self._clock.now()
         if self._record is not None:
             self._record(submitted(now, cast(Any, command)))

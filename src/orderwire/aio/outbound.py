@@ -7,7 +7,7 @@ No I/O and no clock: the link passes the time.
 
 from collections import deque
 
-from orderwire.aio.frames import RANGES_MAX, Range, Report
+from orderwire.aio.frames import RANGES_MAX, Range, Report, readdressed
 from orderwire.kernel import NS_PER_MS, Instant
 
 WAITING_BYTES_MAX = 16 << 20
@@ -18,8 +18,14 @@ HEARTBEAT_PAUSE_NS = 10 * NS_PER_MS
 """First heartbeat after the last datagram; sooner when copies do not live long."""
 
 HEARTBEAT_PAUSE_MAX_NS = 1_000 * NS_PER_MS
-HEARTBEATS_AFTER_EXPIRY_MAX = 10
+HEARTBEATS_AFTER_EXPIRY_MAX = 16
 """Heartbeats about copies that have expired, so that a peer learns what it lost at the tail."""
+
+HEARTBEATS_AWAITED = 10
+"""Of them, the first, without growing pauses: who waits for the fate of all copies waits for these.
+
+Nothing can come any more; a peer that answers none of them stops nobody.
+"""
 
 OVERHEAD_BYTES = 768
 """What the kernel books for a datagram beside its content, about."""
@@ -63,6 +69,7 @@ class Outbound:
         "queue",
         "queue_bytes",
         "settled",
+        "unconfirmed",
         "unsent",
     )
 
@@ -92,6 +99,8 @@ class Outbound:
         """Numbers below are settled, says the peer."""
         self.dropped = 0
         """Copies that expired or were dropped before they were sent at all."""
+        self.unconfirmed = 0
+        """Copies that were under way when the peer was given up."""
         self.heartbeats = 0
         self.expired_heartbeats = 0
         self.last_sent_at = 0
@@ -125,13 +134,27 @@ class Outbound:
         self.flight_cost += packet.cost
         self._mark_sent(now)
 
+    def readdress(self, target: int) -> None:
+        """What waits is for this incarnation of the peer, the first that was met."""
+        for packet in self.queue:
+            packet.data = readdressed(packet.data, target)
+
+    def drop_expired(self, now: Instant) -> None:
+        """Drop waiting datagrams whose deadline has passed."""
+        queue = self.queue
+        while queue and queue[0].deadline and queue[0].deadline < now:
+            self._drop_first()
+
     def drop_oldest(self, bytes_max: int) -> None:
         """Drop waiting datagrams, oldest first, until at most this many bytes wait."""
         while self.queue and self.queue_bytes > bytes_max:
-            packet = self.queue.popleft()
-            self.queue_bytes -= len(packet.data)
-            self.unsent = packet.last + 1
-            self.dropped += packet.last - packet.first + 1
+            self._drop_first()
+
+    def _drop_first(self) -> None:
+        packet = self.queue.popleft()
+        self.queue_bytes -= len(packet.data)
+        self.unsent = packet.last + 1
+        self.dropped += packet.last - packet.first + 1
 
     def _mark_sent(self, now: Instant) -> None:
         self.last_sent_at = now
@@ -151,10 +174,20 @@ class Outbound:
         """Keep nothing for a peer that is gone, and wait for no answer; return the cost freed."""
         self.drop_oldest(0)
         freed = self.flight_cost
+        self.unconfirmed += sum(packet.last - packet.first + 1 for packet in self.flight)
         self.flight.clear()
         self.flight_cost = 0
         self.expired_heartbeats = HEARTBEATS_AFTER_EXPIRY_MAX + 1
         return freed
+
+    def renewed(self) -> "Outbound":
+        """Return the sending half for a new incarnation of the peer; this one was abandoned."""
+        assert not self.open, "abandoned with PDUs that are not packed"
+        fresh = Outbound()
+        fresh.fit = self.fit
+        fresh.heartbeat_pause_ns = self.heartbeat_pause_ns
+        fresh.dropped, fresh.unconfirmed = self.dropped, self.unconfirmed
+        return fresh
 
     def resume(self) -> None:
         """The peer is back: tell it how far we are, so that it learns what it lost."""
@@ -213,14 +246,22 @@ class Outbound:
 
     @property
     def unsettled(self) -> bool:
-        """Whether the peer has yet to say what became of some copies, and may still say it."""
+        """Whether the peer has yet to say what became of some copies, and may soon say it."""
+        return self.settled < self.unsent and self.expired_heartbeats <= HEARTBEATS_AWAITED
+
+    @property
+    def untold(self) -> bool:
+        """Whether the peer is still to be told how far we are."""
         return self.settled < self.unsent and self.expired_heartbeats <= HEARTBEATS_AFTER_EXPIRY_MAX
 
     def heartbeat_due(self, rtt_ns: int) -> int | None:
         """When to tell the peer how far we are, because it has not settled everything yet."""
-        if not self.unsettled:
+        if not self.untold:
             return None
-        pause = max(self.heartbeat_pause_ns, 2 * rtt_ns) << min(self.heartbeats, 16)
+        doublings = self.heartbeats
+        if not self.flight:
+            doublings = max(0, self.expired_heartbeats - HEARTBEATS_AWAITED)
+        pause = max(self.heartbeat_pause_ns, 2 * rtt_ns) << min(doublings, 16)
         return self.last_sent_at + min(pause, max(HEARTBEAT_PAUSE_MAX_NS, 2 * rtt_ns))
 
     def heartbeat_sent(self, now: Instant) -> None:

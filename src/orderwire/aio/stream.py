@@ -4,6 +4,7 @@ A frame is a four-byte little-endian length, one byte that says what it is, and 
 """
 
 import asyncio
+import socket
 import struct
 from collections.abc import Callable
 from enum import IntEnum
@@ -19,10 +20,11 @@ FRAME_BYTES_MAX = 4 << 20
 BUFFERED_BYTES_MAX = 32 << 20
 """Bytes that may wait for a peer that does not read; more breaks the connection."""
 
+_PROBES = 3
 _RECEIVE_BYTES = 256 << 10
 _LENGTH = struct.Struct("<IB")
-_HELLO = struct.Struct("<4sHQ")
-_MAGIC = b"OWS1"
+_HELLO = struct.Struct("<4sHQQ")
+_MAGIC = b"OWS2"
 
 
 class FrameKind(IntEnum):
@@ -41,20 +43,41 @@ class Hello(msgspec.Struct, frozen=True):
     source: int
     session: int
     """Incarnation of the speaker: grows with every start."""
+    known: int = 0
+    """The first incarnation of the addressee that the speaker has met; 0: none."""
 
     def encode(self) -> bytes:
         """Return the content of a HELLO frame."""
-        return _HELLO.pack(_MAGIC, self.source, self.session)
+        return _HELLO.pack(_MAGIC, self.source, self.session, self.known)
 
     @classmethod
     def decode(cls, data: memoryview) -> "Hello":
         """Parse what `encode` wrote.  Raises RemoteProtocolError on anything else."""
         if len(data) != _HELLO.size:
             raise RemoteProtocolError(f"hello of {len(data)} bytes, expected {_HELLO.size}")
-        magic, source, session = _HELLO.unpack(data)
+        magic, source, session, known = _HELLO.unpack(data)
         if magic != _MAGIC:
             raise RemoteProtocolError(f"hello begins with {magic!r}, expected {_MAGIC!r}")
-        return cls(source, session)
+        if not session:
+            raise RemoteProtocolError(f"hello of process {source} without an incarnation")
+        return cls(source, session, known)
+
+
+def watch_silence(tcp: socket.socket, silence_s: float) -> None:
+    """Let the kernel break this connection when the other host does not answer for so long.
+
+    Probed when idle (keepalive), and when what was sent is not acknowledged (user timeout).
+    """
+    tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    pause_s = max(1, round(silence_s / (1 + _PROBES)))
+    for name, value in (
+        ("TCP_KEEPIDLE", pause_s),
+        ("TCP_KEEPINTVL", pause_s),
+        ("TCP_KEEPCNT", _PROBES),
+        ("TCP_USER_TIMEOUT", max(1, round(1_000 * silence_s))),
+    ):
+        if hasattr(socket, name):  # not on every system
+            tcp.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class StreamOwner(Protocol):
@@ -88,6 +111,7 @@ class Stream(asyncio.BufferedProtocol):
         owner: StreamOwner,
         *,
         dialled: ProcessId | None = None,
+        silence_s: float | None = None,
         buffered_bytes_max: int = BUFFERED_BYTES_MAX,
     ) -> None:
         self._owner = owner
@@ -97,6 +121,7 @@ class Stream(asyncio.BufferedProtocol):
         self._view = memoryview(self._buffer)
         self._have = 0
         self._transport: asyncio.Transport | None = None
+        self._silence_s = silence_s
         self._buffered_bytes_max = buffered_bytes_max
         self.paused = False
         """Whether the peer reads more slowly than we write."""
@@ -158,6 +183,8 @@ class Stream(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Remember the transport and tell the owner."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass
+        if self._silence_s is not None:
+            watch_silence(transport.get_extra_info("socket"), self._silence_s)
         self._owner.stream_opened(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:

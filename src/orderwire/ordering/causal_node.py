@@ -37,6 +37,7 @@ from orderwire.ordering.pdu import (
     Lost,
     Multicast,
     OrderingCommand,
+    Restarted,
     Sent,
 )
 from orderwire.ordering.settings import OrderingSettings
@@ -166,6 +167,9 @@ class CausalNode(Generic[PduT]):
             case Lost():
                 # "A later copy is here, so the missing one is lost" would break the order: the
                 # missing message may cover others still in flight.  Its deadline decides.
+                return []
+            case Restarted():
+                # What it was sent before expires as if it were lost; its own old messages, too.
                 return []
         raise LocalProtocolError(f"{self.NAME} knows no command {command!r}")
 

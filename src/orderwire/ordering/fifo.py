@@ -12,7 +12,8 @@ of the copy before it.  A copy that comes too early waits until the ones before 
 
 So nothing waits for ever, whatever the network and the link do.  A copy that comes after it was
 given up is discarded as late.  A sender that restarts counts from 0 again: every copy tells its
-sender's incarnation, and the one with the larger stamps is the later one.
+sender's incarnation, and the one with the larger stamps is the later one.  To a receiver that
+restarts (`Restarted`) copies are counted from 0 again: nothing that went before is for it.
 Cost: control information O(1).
 """
 
@@ -41,6 +42,7 @@ from orderwire.ordering.pdu import (
     Lost,
     Multicast,
     OrderingCommand,
+    Restarted,
     Sent,
 )
 from orderwire.ordering.settings import OrderingSettings
@@ -177,6 +179,8 @@ class Fifo:
                 return self._multicast(payload, destinations, now)
             case Lost(source, first, last):
                 return self._lost(source, first, last, now)
+            case Restarted(process):
+                return self._restarted(process, now)
         raise LocalProtocolError(f"fifo knows no command {command!r}")
 
     def _multicast(self, payload: bytes, destinations: Destinations, now: Instant) -> Effects:
@@ -275,6 +279,15 @@ class Fifo:
             incoming.lost.append((first, last))
             self._release(source, incoming, effects)
         return effects
+
+    def _restarted(self, process: ProcessId, now: Instant) -> Effects:
+        """Count the copies to this process from 0 again; its own tell its incarnation."""
+        self._clock.advance(now)
+        if not 0 <= process < self._settings.members or process == self._me:
+            raise LocalProtocolError(f"process {process}, which is no peer, has restarted")
+        self._sent[process] = 0
+        self._previous[process] = None
+        return []
 
     def _release(
         self, source: ProcessId, incoming: _Incoming, effects: Effects, *, give_up: bool = False

@@ -29,6 +29,7 @@ from orderwire.ordering.pdu import (
     Lost,
     Multicast,
     OrderingCommand,
+    Restarted,
     Sent,
 )
 from orderwire.ordering.settings import OrderingSettings
@@ -88,6 +89,8 @@ class JangDeltaReference:
                 return self._multicast(payload, mask, now)
             case Lost():
                 return self.lost(command)
+            case Restarted():
+                return []  # What it was sent before expires as if it were lost.
         raise LocalProtocolError(f"jang-delta-reference knows no command {command!r}")
 
     def lost(self, command: Lost) -> Effects:

@@ -26,6 +26,15 @@ class Lost(msgspec.Struct, frozen=True, gc=False, tag=True):
     last: int
 
 
+class Restarted(msgspec.Struct, frozen=True, gc=False, tag=True):
+    """Command: this process has come back as a new incarnation, without memory.
+
+    No copy sent to it before will reach it.  Copies to it and from it count from 0 again.
+    """
+
+    process: ProcessId
+
+
 class DiscardReason(Enum):
     """Why a message that arrived was not delivered."""
 
@@ -74,7 +83,7 @@ class Discarded(msgspec.Struct, frozen=True, gc=False):
     payload_bytes: int
 
 
-OrderingCommand = Multicast | Lost
+OrderingCommand = Multicast | Lost | Restarted
 OrderingIndication = Sent | Delivered | Discarded
 
 PduT = TypeVar("PduT")

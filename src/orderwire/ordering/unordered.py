@@ -25,6 +25,7 @@ from orderwire.ordering.pdu import (
     Lost,
     Multicast,
     OrderingCommand,
+    Restarted,
     Sent,
 )
 from orderwire.ordering.settings import OrderingSettings
@@ -79,8 +80,8 @@ class Unordered:
         match command:
             case Multicast(payload, destinations):
                 return self._multicast(payload, destinations, now)
-            case Lost():
-                return []  # Nobody waits for the lost copies.
+            case Lost() | Restarted():
+                return []  # Nobody waits for copies, and they are not numbered.
         raise LocalProtocolError(f"unordered knows no command {command!r}")
 
     def _multicast(self, payload: bytes, destinations: Destinations, now: Instant) -> Effects:

@@ -26,6 +26,7 @@ from orderwire.ordering.pdu import (
     Multicast,
     OrderingCommand,
     OrderingIndication,
+    Restarted,
     Sent,
 )
 from orderwire.participant.matching import Matching, Outlet, Routes
@@ -78,6 +79,7 @@ class Domain:
             endpoint.clock,
             self._tell,
             lost=self._lost,
+            restarted=Restarted,
         )
         self._traced_at: int = self._host.now
 
@@ -103,6 +105,7 @@ class Domain:
         links = [self.channel.counters(peer) for peer in peers]
         counters.lost = sum(link.lost for link in links)
         counters.unsent = sum(link.dropped for link in links)
+        counters.unconfirmed = sum(link.unconfirmed for link in links)
         counters.retransmitted = sum(link.retransmitted for link in links)
         pdus = sum(self._host.malformed.values())
         return msgspec.structs.replace(counters, malformed=counters.malformed + pdus)

@@ -88,7 +88,10 @@ class Counters(msgspec.Struct):
     unclaimed: int = 0
     """Copies delivered after their last reader here had gone."""
     unsent: int = 0
-    """Copies given up before they were sent, since a peer took too few or they had expired."""
+    """Copies given up before they were sent: they expired, their member took too few, or left."""
+    unconfirmed: int = 0
+    """Copies under way to a member that left, fell silent or restarted: nobody knows if they came.
+    """
     retransmitted: int = 0
     """Copies sent again."""
     control_bytes: int = 0

@@ -5,10 +5,10 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from two_links import End, Network, pair
+from two_links import End, Network, meet, pair
 
-from orderwire.aio.frames import HEAD, Kind
-from orderwire.aio.link import WINDOW_BYTES_MAX, WINDOW_BYTES_MIN
+from orderwire.aio.frames import HEAD, HEAD_BYTES, Kind
+from orderwire.aio.link import SILENCE_NS, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN
 from orderwire.aio.outbound import HEARTBEATS_AFTER_EXPIRY_MAX
 from orderwire.kernel import Instant, ms, us
 
@@ -173,7 +173,9 @@ def test_nothing_is_asked_for_or_sent_again_after_its_deadline(lifetime_ms: int)
                 assert at <= last, "sent again after its deadline"
             seen.add(first)
         elif source == 1 and kind_of(data) == Kind.REPORT:
-            asked = any(data[48 + 17 * index + 16] for index in range(HEAD.unpack_from(data)[4]))
+            asked = any(
+                data[HEAD_BYTES + 8 + 17 * index + 16] for index in range(HEAD.unpack_from(data)[4])
+            )
             assert not asked or at + 2 * DELAY <= latest, "asked for what cannot be in time"
     # A round trip takes 2 ms: with less to live nothing can be repaired, so nothing is tried.
     assert (repairs > 0) is (lifetime_ms == 10)
@@ -199,31 +201,99 @@ def test_a_restarted_peer_is_met_afresh() -> None:
     talk(network, sender, 10)
     network.run(network.now + ms(100))
     fresh = End(network, 0, 1, None, session=2)
+    meet(fresh, receiver)
     fresh.send(b"0", b"1")
     network.run(network.now + ms(100))
     assert receiver.got == [b"%d" % each for each in [*range(10), 0, 1]]
-    assert receiver.link.restarts == 1
+    assert (receiver.link.restarts, receiver.restarts) == (1, 1)
+    assert receiver.link.first_session == 1
     # What its former life still has under way is stale.
-    sender.network.ends[0] = fresh
     sender.send(b"ghost")
     network.run(network.now + ms(100))
     assert b"ghost" not in receiver.got
     assert receiver.link.stale >= 1
 
 
-def test_a_restarted_receiver_is_sent_what_was_never_settled() -> None:
+def test_what_a_peer_left_open_when_it_restarted_is_lost_at_once() -> None:
+    network, sender, receiver = pair(lambda *_: (DELAY,))
+    network.fate = lambda source, _, data: () if b"never" in data else (DELAY,)
+    for text in (b"0", b"never", b"never", b"3"):
+        sender.send(text)
+    network.run(network.now + ms(3))
+    assert receiver.lost == []
+    meet(End(network, 0, 1, None, session=2), receiver)
+    assert receiver.lost_numbers == {1, 2}
+    assert receiver.lane.counters.lost == 2
+    assert receiver.lane.inbound.expected == 0
+
+
+def test_a_restarted_receiver_gets_and_misses_nothing_of_its_predecessors() -> None:
+    """Copies settled, under way and waiting when it ended are neither handed over nor lost."""
     network, sender, receiver = pair(lambda *_: (DELAY,))
     talk(network, sender, 10)
     network.run(network.now + ms(100))
-    network.fate = lambda *_: ()
-    sender.send(b"10")
-    network.run(network.now + ms(5))
+    sender.send(b"under way")
+    network.run(network.now + DELAY // 2)
     again = End(network, 1, 0, None, session=2)
-    network.fate = lambda *_: (DELAY,)
+    network.run(network.now + ms(100))  # it hears what was meant for its predecessor
+    meet(sender, again)
+    for index in range(5):
+        sender.send(b"new %d" % index)
     network.run(network.now + ms(3_000))
-    assert again.got == [b"10"]
-    assert again.lost_numbers == set(range(10))
+    assert again.got == [b"new %d" % index for index in range(5)]
+    assert again.lost == []
+    assert again.link.stale > 0
+    assert again.lane.counters.lost == 0
     assert receiver.got == [b"%d" % each for each in range(10)]
+    assert sender.lane.outbound.unconfirmed == 1
+    assert sender.link.flight_cost == sender.lane.outbound.flight_cost == 0
+    assert not sender.lane.outbound.unsettled
+
+
+def test_nothing_is_sent_to_a_peer_that_has_not_said_who_it_is() -> None:
+    network = Network(lambda *_: (DELAY,))
+    sender, receiver = End(network, 0, 1, ms(50)), End(network, 1, 0, ms(50))
+    sender.send(b"0")
+    network.run(network.now + ms(60))
+    assert [
+        kind_of(data) for _, source, data in network.sent if source == 0 and is_first_data(data)
+    ] == []
+    sender.send(b"1")
+    meet(sender, receiver)
+    sender.send(b"2")
+    network.run(network.now + ms(1_000))
+    assert receiver.got == [b"1", b"2"]
+    assert receiver.lost_numbers == {0}  # its time was over before they met
+    assert sender.lane.outbound.dropped == 1
+
+
+def test_a_peer_that_answers_nothing_is_silent_only_when_asked_often_enough() -> None:
+    network, sender, _ = pair(lambda *_: (DELAY,))
+    sender.send(b"0")
+    network.run(network.now + ms(2_000))
+    network.fate = lambda *_: ()
+    network.now += 20 * SILENCE_NS  # as if stopped: nobody was asked meanwhile
+    sender.send(b"1")
+    sender.link.on_timer(Instant(network.now))
+    assert not sender.link.is_silent(Instant(network.now))
+    network.run(network.now + SILENCE_NS - ms(1_500))
+    assert not sender.link.is_silent(Instant(network.now))
+    network.run(network.now + ms(4_000))
+    assert sender.link.is_silent(Instant(network.now))
+
+
+@pytest.mark.parametrize("lifetime_ms", [20, 500])
+def test_nobody_waits_for_a_silent_peer_beyond_the_lifetime(lifetime_ms: int) -> None:
+    network, sender, _ = pair(lambda *_: (DELAY,), ms(lifetime_ms))
+    talk(network, sender, 4)
+    sender.link.ping(Instant(network.now))
+    network.run(network.now + ms(10))
+    network.fate = lambda *_: ()
+    sender.send(b"last")
+    network.run(network.now + ms(lifetime_ms))
+    assert sender.lane.outbound.unsettled
+    network.run(network.now + ms(150))
+    assert not sender.lane.outbound.unsettled
 
 
 def test_the_window_bounds_what_is_under_way_and_reports_open_it() -> None:
@@ -251,7 +321,7 @@ def test_round_trips_are_measured() -> None:
     network, sender, _ = pair(lambda *_: (ms(3),))
     sender.link.ping(Instant(network.now))
     network.run(network.now + ms(10))
-    assert sender.link.rtt_ns == sender.link.fastest_ns == ms(6)
+    assert sender.link.trip.rtt_ns == sender.link.trip.fastest_ns == ms(6)
 
 
 @given(data=st.binary(max_size=100), kind=st.sampled_from(sorted(Kind)))
@@ -264,6 +334,7 @@ def test_garbage_behind_a_good_head_does_no_harm(data: bytes, kind: Kind) -> Non
         0,
         7,
         chance.choice([0, 1, 2, 5, 4_000, 0xFFFF]),
+        1,
         1,
         chance.choice([0, 1, 9, 1 << 31, (1 << 64) - 1]),
         chance.choice([0, 1, network.now + ms(5), (1 << 64) - 1]),

@@ -132,8 +132,8 @@ def test_a_peer_that_does_not_read_is_cut_off() -> None:
 
 
 def test_hello_survives_and_anything_else_is_refused() -> None:
-    hello = Hello(7, 1 << 60)
+    hello = Hello(7, 1 << 60, 1 << 59)
     assert Hello.decode(memoryview(hello.encode())) == hello
-    for bad in (b"", b"OWS2" + hello.encode()[4:], hello.encode() + b"x"):
+    for bad in (b"", b"OWS1" + hello.encode()[4:], hello.encode() + b"x", Hello(7, 0).encode()):
         with pytest.raises(RemoteProtocolError, match="hello"):
             Hello.decode(memoryview(bad))

@@ -16,7 +16,7 @@ from orderwire.kernel import (
     ms,
 )
 from orderwire.ordering.fifo import Fifo, FifoPdu
-from orderwire.ordering.pdu import Delivered, Discarded, DiscardReason, Lost, Multicast
+from orderwire.ordering.pdu import Delivered, Discarded, DiscardReason, Lost, Multicast, Restarted
 from orderwire.ordering.settings import OrderingSettings
 
 LIFETIME = ms(100)
@@ -200,3 +200,17 @@ def test_nothing_waits_for_ever(seed: int) -> None:
         and e.indication.reason is not DiscardReason.DUPLICATE
     }
     assert set(numbers) | late == kept
+
+
+def test_a_receiver_that_restarts_waits_for_nothing_of_its_predecessors() -> None:
+    sender = Fifo(SENDER, OrderingSettings(members=2, lifetime_ns=LIFETIME))
+    for index in range(3):
+        sender.submit(Multicast(b"old", TO_1), Instant(ms(index)))
+    assert sender.submit(Restarted(ProcessId(1)), Instant(ms(3))) == []
+    effect = sender.submit(Multicast(b"new", TO_1), Instant(ms(4)))[0]
+    assert isinstance(effect, Send)
+    assert (effect.pdu.sequence, effect.pdu.previous) == (0, None)
+    again = receiver(lifetime_ns=LIFETIME)
+    assert outcome(again.receive(SENDER, effect.pdu, Instant(ms(5)))) == ["new"]
+    with pytest.raises(LocalProtocolError, match="no peer"):
+        sender.submit(Restarted(SENDER), Instant(ms(6)))
