@@ -23,7 +23,9 @@ from orderwire import (
     Trace,
     Unordered,
 )
+from orderwire.ordering.pdu import Delivered
 from orderwire.participant import DATA_BYTES_MAX
+from orderwire.sim.replay import replay_inputs
 from orderwire.trace import MemorySink, events_from_table, read_trace
 from orderwire.trace.events import EventKind
 from orderwire.verify.audit import audit
@@ -277,6 +279,108 @@ def test_a_member_leaves_and_comes_back(order: Order) -> None:
                 assert writer.write(b"nobody is there") is None
 
     run(test)
+
+
+LONG = DeltaCausal(lifetime_ms=60_000)
+
+
+def test_a_member_that_was_restarted_keeps_quiet_and_a_first_life_does_not() -> None:
+    async def test() -> None:
+        members = free_members("ana", "ben")
+        topic = Topic("news", order=LONG)
+        async with Participant("ana", members=members) as ana:
+            reader, asking = ana.reader(topic), ana.writer(Topic("asked", order=LONG))
+            async with Participant("ben", members=members) as ben:
+                ben.reader("asked", order=LONG)
+                writer = ben.writer(topic)
+                await writer.wait_matched(1, timeout_s=10)  # long before Δ is over
+                await asking.wait_matched(1, timeout_s=10)
+                writer.write(b"first life")
+                assert (await reader.read(timeout_s=10)).data == b"first life"
+            async with Participant("ben", members=members) as ben:
+                heard, own = ben.reader("asked", order=LONG), ben.reader(topic)
+                writer = ben.writer(topic)
+                await asking.wait_matched(1, timeout_s=10)
+                asking.write(b"are you back?")  # who was not restarted may write
+                assert (await heard.read(timeout_s=10)).data == b"are you back?"
+                with pytest.raises(TimeoutError, match="may have been restarted and keeps quiet"):
+                    await writer.wait_matched(2, timeout_s=0.2)
+                assert writer.write(b"to myself") is not None
+                assert (await own.read(timeout_s=10)).data == b"to myself"
+                unordered = ben.writer(Topic("u", order=CONTROL))
+                ana.reader("u", order=CONTROL)
+                await unordered.wait_matched(1, timeout_s=10)
+            async with Participant("ben", members=members, restarted=False) as ben:
+                await ben.writer(topic).wait_matched(1, timeout_s=10)
+
+    run(test)
+
+
+def test_who_has_not_met_all_members_keeps_quiet_for_as_long_as_it_may_be_needed() -> None:
+    short = DeltaCausal(lifetime_ms=300)
+
+    async def test() -> None:
+        members = free_members("ana", "ben", "carl")
+        async with Participant("ana", members=members) as ana:
+            ana.reader("**", order=short)
+            reachable: list[tuple[str, bool]] = []
+            async with Participant(
+                "ben", members=members, on_member=lambda *what: reachable.append(what)
+            ) as ben:
+                started = ben._opened().started
+                writer = ben.writer(Topic("news", order=short))
+                await writer.wait_matched(1, timeout_s=10)
+                written = writer.write(b"carl is not there")
+                assert written is not None
+                assert written.stamp > started + short.lifetime_ns + short.epsilon_ns
+                assert reachable == [("ana", True)]
+            async with Participant("ben", members=members, restarted=False) as ben:
+                writer = ben.writer(Topic("news", order=short))
+                await writer.wait_matched(1, timeout_s=10)
+
+    run(test)
+
+
+@pytest.mark.parametrize("order", [ORDERED, Fifo(), CONTROL], ids=lambda order: order.label)
+def test_what_a_member_recorded_can_be_replayed(order: Order, tmp_path: Path) -> None:
+    heard: list[Sample] = []
+
+    async def test() -> None:
+        folder = tmp_path / "inputs"
+        async with group("ana", "ben", "carl", record=folder, impairment=BAD_NETWORK) as all_:
+            samples = await hold_conversation(all_, [order], 200)
+            for person in all_:
+                await person.drain(timeout_s=10)
+            heard.extend(samples[f"ben/{order.label}"])
+
+    run(test)
+    files = sorted(path.name for path in (tmp_path / "inputs").iterdir())
+    assert files == [f"{name}-{order.label}.jsonl" for name in ("ana", "ben", "carl")]
+    with (tmp_path / "inputs" / files[1]).open("rb") as lines:
+        replayed = replay_inputs(lines)
+    delivered = [
+        (now, each.source, each.number, each.stamp, each.arrived)
+        for now, each in replayed.indications
+        if isinstance(each, Delivered)
+    ]
+    ids = {"ana": 0, "carl": 2}
+    assert delivered == [
+        (each.delivered, ids[each.source], each.number, each.stamp, each.arrived) for each in heard
+    ]
+    assert replayed.sends > 0
+
+
+def test_recordings_are_kept_apart(tmp_path: Path) -> None:
+    async def test() -> None:
+        for _ in range(2):
+            async with Participant("a/b", members={"a/b": "127.0.0.1:0"}, record=tmp_path) as me:
+                me.reader("t", order=Fifo(domain="x"))
+                me.reader("t", order=Unordered(domain="x"))
+
+    run(test)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("a%2Fb-x.2.jsonl", "a%2Fb-x.3.jsonl", "a%2Fb-x.4.jsonl", "a%2Fb-x.jsonl"),
+    ]
 
 
 def test_what_cannot_match_is_explained() -> None:

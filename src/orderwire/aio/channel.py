@@ -156,6 +156,12 @@ class Channel:
         waited for until the copies' lifetime is over and HEARTBEATS_AWAITED heartbeats later;
         without a lifetime until it has been silent for too long, or gone for GONE_AFTER_S.
         """
+        if not self.full:  # what is not packed yet counts as well: it may fill the channel up
+            self.full = any(
+                lane.outbound.queue_bytes + lane.outbound.open_bytes + self._group_bytes
+                > FULL_BYTES
+                for lane in self._lanes.values()
+            )
         if not self._must_wait(empty):
             return
         waiter = asyncio.get_running_loop().create_future()

@@ -29,6 +29,7 @@ from orderwire.ordering.pdu import (
     Restarted,
     Sent,
 )
+from orderwire.participant.inputs import InputRecorder
 from orderwire.participant.matching import Matching, Outlet, Routes
 from orderwire.participant.qos import Order
 from orderwire.participant.reader import Reader
@@ -56,6 +57,7 @@ class Domain:
         members: tuple[str, ...],
         endpoint: Endpoint,
         matching: Matching,
+        inputs: InputRecorder | None = None,
     ) -> None:
         self.order = order
         self.key = order.key
@@ -80,6 +82,9 @@ class Domain:
             self._tell,
             lost=self._lost,
             restarted=Restarted,
+            record=None
+            if inputs is None
+            else inputs.open(order.label, order.algorithm, me, settings),
         )
         self._traced_at: int = self._host.now
 

@@ -55,12 +55,17 @@ class Subscriber(Protocol):
 class Outlet:
     """A topic that this participant writes to: its number, and who reads it."""
 
-    def __init__(self, number: int, name: str, domain: str) -> None:
+    def __init__(
+        self, number: int, name: str, domain: str, *, me: ProcessId, held: bool = False
+    ) -> None:
         self.number = number
         self.name = name
         self.domain = domain
         self.writers = 0
         """How many writers of this participant share it."""
+        self.held = held
+        """Whether readers of other members do not count yet: this participant keeps quiet."""
+        self._me = me
         self.destinations = Destinations(0)
         self.matched = 0
         """Readers at all members."""
@@ -74,11 +79,19 @@ class Outlet:
         """Note how many readers this member has."""
         if readers:
             self._readers[member] = readers
-            self.destinations = Destinations(self.destinations | 1 << member)
         else:
             self._readers.pop(member, None)
-            self.destinations = Destinations(self.destinations & ~(1 << member))
-        self.matched = sum(self._readers.values())
+        self._count()
+
+    def release(self) -> None:
+        """Let the readers of all members count."""
+        self.held = False
+        self._count()
+
+    def _count(self) -> None:
+        counted = {m: n for m, n in self._readers.items() if m == self._me or not self.held}
+        self.destinations = Destinations(sum(1 << member for member in counted))
+        self.matched = sum(counted.values())
         for count, waiter in self._waiters:
             if self.matched >= count and not waiter.done():
                 waiter.set_result(None)
@@ -113,6 +126,8 @@ class Matching:
         self._outlets: dict[tuple[str, str], Outlet] = {}
         self._numbers: dict[int, Outlet] = {}
         self._next_number = 0
+        self._held: set[str] = set()
+        """Domains in which this participant keeps quiet."""
         self._declared: dict[ProcessId, dict[int, Declare]] = {me: {}}
         self._wanted: dict[ProcessId, dict[int, int]] = {me: {}}
         """Readers here of each declared topic, as last told to its writer's member."""
@@ -137,7 +152,8 @@ class Matching:
             # Numbers are not used again: an answer under way may still be about an earlier topic.
             number = self._next_number
             self._next_number += 1
-            outlet = self._outlets[name, domain] = Outlet(number, name, domain)
+            outlet = Outlet(number, name, domain, me=self._me, held=domain in self._held)
+            self._outlets[name, domain] = outlet
             self._numbers[number] = outlet
             declared = Declare(number, name, domain)
             self._tell_all(declared)
@@ -153,6 +169,17 @@ class Matching:
             del self._numbers[outlet.number]
             self._tell_all(Withdraw(outlet.number))
             self._forget(self._me, outlet.number)
+
+    def hold(self, domain: str) -> None:
+        """Count no readers of other members in this domain, whose outlets are yet to come."""
+        self._held.add(domain)
+
+    def release(self, domain: str) -> None:
+        """Count the readers of all members in this domain."""
+        self._held.discard(domain)
+        for outlet in self._numbers.values():
+            if outlet.domain == domain:
+                outlet.release()
 
     def add_reader(self, reader: Subscriber) -> None:
         """Match this reader from now on."""

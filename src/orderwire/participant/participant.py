@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -13,9 +14,11 @@ from orderwire.aio.endpoint import Endpoint, EndpointSettings
 from orderwire.aio.impairment import Fates, Impairment
 from orderwire.kernel import NS_PER_S, LocalProtocolError, ProcessId, RemoteProtocolError
 from orderwire.participant.domain import Domain, channel_number
+from orderwire.participant.inputs import InputRecorder
 from orderwire.participant.matching import Matching
 from orderwire.participant.members import Members
 from orderwire.participant.qos import Order
+from orderwire.participant.quiet import Quiet
 from orderwire.participant.reader import (
     QUEUE_SAMPLES_MAX,
     Callback,
@@ -41,6 +44,13 @@ class Participant:
 
     `me` is the name of this member in `members`, which lists every member's `host:port`.
     Listens only on loopback addresses unless `insecure=True`: nothing is encrypted yet.
+
+    `on_member(name, reachable)` is called when a member can be reached, and when it no longer can:
+    it left, or has been silent for `EndpointSettings.silence_s`.  `record` names a folder for what
+    the ordering cores are fed, one file a domain: `orderwire sim replay --inputs FILE` feeds a new
+    core with it.  `restarted` says whether this member ran before, within the last Δ + ε: left out,
+    the others tell, and until they all have it sees no readers in Δ-causal domains, for Δ + ε at
+    most.
     """
 
     def __init__(
@@ -49,7 +59,10 @@ class Participant:
         *,
         members: Mapping[str, str] | Mapping[int, str],
         trace: Trace | None = None,
+        record: Path | str | None = None,
         insecure: bool = False,
+        restarted: bool | None = None,
+        on_member: Callable[[str, bool], None] | None = None,
         impairment: Impairment | Fates | None = None,
         clock: GroupClock | None = None,
         settings: EndpointSettings | None = None,
@@ -63,6 +76,11 @@ class Participant:
         self._settings = settings
         self._endpoint: Endpoint | None = None
         self._matching: Matching | None = None
+        self._quiet: Quiet | None = None
+        self._restarted = restarted
+        self._on_member = on_member
+        self._record = record
+        self._inputs: InputRecorder | None = None
         self._domains: dict[str, Domain] = {}
         self._writers: list[Writer] = []
         self._readers: list[Reader] = []
@@ -104,12 +122,15 @@ class Participant:
             # Control messages of the first peers come while the others are being added.
             matching = Matching(self.id, self._members.names, endpoint.send_control)
             self._matching = matching
-            endpoint.on_connected(matching.connected)
-            endpoint.on_disconnected(matching.disconnected)
+            self._quiet = Quiet(endpoint, matching, self._restarted)
+            endpoint.on_connected(self._connected)
+            endpoint.on_disconnected(self._disconnected)
             endpoint.on_control(self._control)
             for peer in sorted(addresses):
                 if peer != self.id:
                     await endpoint.add_peer(peer, addresses[peer])
+            if self._record is not None:
+                self._inputs = InputRecorder(self._record, self.name)
             if self._trace is not None:
                 self._sink = self._trace.open(self.name)
         except BaseException:
@@ -132,7 +153,8 @@ class Participant:
         """Close writers and readers, wait for what is under way, and leave.
 
         Waits at most `linger_s` seconds for written messages to arrive and for callbacks to get
-        what was delivered.  Raises TraceError when the trace is incomplete.
+        what was delivered.  Raises TraceError when the trace is incomplete, OSError when the
+        recorded inputs are.
         """
         endpoint = self._endpoint
         if endpoint is None or self._closed:
@@ -142,7 +164,11 @@ class Participant:
             # Each step happens even if one before it fails; these run from the last to the first.
             if self._sink is not None and self._trace is not None and self._trace.sink is None:
                 last.push_async_callback(asyncio.to_thread, self._sink.close)
+            if self._inputs is not None:
+                last.callback(self._inputs.close)
             last.push_async_callback(endpoint.close)
+            if self._quiet is not None:
+                last.callback(self._quiet.close)
             for domain in self._domains.values():
                 last.callback(domain.close)
             if self._flush_timer is not None:
@@ -327,7 +353,11 @@ class Participant:
                         f"{order.key} and {other} happen to fall on the same channel: give one of"
                         " them another domain='…'"
                     )
-            domain = Domain(order, self.id, self._members.names, endpoint, self._matching)
+            if self._quiet is not None and order.quiet_ns:
+                self._quiet.begin(order.key, order.quiet_ns)
+            domain = Domain(
+                order, self.id, self._members.names, endpoint, self._matching, self._inputs
+            )
             self._domains[order.key] = domain
             one_machine = self._members.on_one_machine
             if order.lifetime_ns is not None and not one_machine:
@@ -340,6 +370,26 @@ class Participant:
                     timer_slack_ns=self._trace.timer_slack_ns,
                 )
         return domain
+
+    def _connected(self, peer: ProcessId) -> None:
+        assert self._matching is not None
+        assert self._quiet is not None
+        self._matching.connected(peer)
+        self._quiet.met()
+        self._tell_member(peer, True)
+
+    def _disconnected(self, peer: ProcessId) -> None:
+        assert self._matching is not None
+        self._matching.disconnected(peer)
+        self._tell_member(peer, False)
+
+    def _tell_member(self, peer: ProcessId, reachable: bool) -> None:
+        if self._on_member is not None:
+            name = self._members.names[peer]
+            try:
+                self._on_member(name, reachable)
+            except Exception:
+                _LOG.exception("on_member(%r, %s) failed", name, reachable)
 
     def _control(self, peer: ProcessId, data: memoryview) -> None:
         assert self._matching is not None

@@ -41,6 +41,11 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return 0
 
     @property
+    def quiet_ns(self) -> int:
+        """How long after its start a restarted member must not write, in nanoseconds."""
+        return 0
+
+    @property
     def label(self) -> str:
         """The domain's name, or one that tells its order and lifetime."""
         if self.domain:
@@ -138,6 +143,11 @@ class DeltaCausal(Order, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def epsilon_ns(self) -> int:
         """ε in nanoseconds."""
         return _exact_ns("clock_error_ms", self.clock_error_ms)
+
+    @property
+    def quiet_ns(self) -> int:
+        """Δ + ε: then every trace of its past has expired everywhere."""
+        return self.lifetime_ns + self.epsilon_ns
 
     def __post_init__(self) -> None:
         Order.__post_init__(self)

@@ -70,9 +70,15 @@ class Writer:
             async with asyncio.timeout(timeout_s):
                 await self._outlet.wait(readers)
         except TimeoutError:
+            hint = f"do they ask for the same order, {self._domain.key}?"
+            if self._outlet.held:
+                hint = (
+                    "this participant may have been restarted and keeps quiet for Δ + ε; if it was"
+                    " not, Participant(restarted=False) says so"
+                )
             raise TimeoutError(
                 f"{self.topic.name!r} has {self.matched} readers after {timeout_s} s, waited for"
-                f" {readers}: do they ask for the same order, {self._domain.key}?"
+                f" {readers}: {hint}"
             ) from None
 
     async def drain(self) -> None:

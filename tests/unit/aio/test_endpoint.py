@@ -371,6 +371,23 @@ def test_a_full_channel_says_so_and_drains(monkeypatch: pytest.MonkeyPatch) -> N
     run(test())
 
 
+def test_who_drains_after_each_message_is_never_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "FULL_BYTES", 1 << 20)
+
+    async def test() -> None:
+        async with endpoints(2) as (one, two):
+            sender, log = one.channel(1), Log(two.channel(1))
+            for _ in range(1_000):
+                sender.send(B, bytes(20_000))
+                await sender.drain()
+                await asyncio.sleep(0)  # what was open is packed
+                assert not sender.full
+            await sender.drain(empty=True)
+            assert len(log.got[A]) == 1_000
+
+    run(test())
+
+
 def test_a_channel_with_a_lifetime_drops_the_oldest_and_tells(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
