@@ -73,6 +73,39 @@ def test_pipelined_produce_is_answered_in_order(tmp_path: Path, flush: Flush) ->
     run(work)
 
 
+@pytest.mark.parametrize("flush", list(Flush))
+@pytest.mark.parametrize("pipelined_max", [1, 7, 1_000])
+def test_requests_that_differ_in_nothing_are_each_answered(
+    tmp_path: Path, flush: Flush, pipelined_max: int
+) -> None:
+    """They may be stored and answered together: nobody can tell."""
+
+    async def work() -> None:
+        server = await BrokerServer.start(
+            tmp_path,
+            settings=BrokerSettings(flush=flush),
+            limits=BrokerLimits(pipelined_max=pipelined_max),
+        )
+        address = "{}:{}".format(*server.address)
+
+        def client() -> None:
+            with RawClient(address) as raw:
+                frames = [raw.frame(ApiKey.PRODUCE, 9, produce_request()) for _ in range(100)]
+                frames.append(raw.frame(ApiKey.METADATA, 9, MetadataRequest([])))
+                raw.send(b"".join(frames)[:-5])
+                raw.send(frames[-1][-5:])
+                for number in range(100):
+                    answer = raw.response(ApiKey.PRODUCE, 9)
+                    assert raw.last_correlation == number + 1
+                    assert answer.responses[0].partition_responses[0].base_offset == number
+                raw.response(ApiKey.METADATA, 9)
+
+        await elsewhere(client)
+        await server.close()
+
+    run(work)
+
+
 def test_close_under_load_ends(tmp_path: Path) -> None:
     """Clients that never pause do not keep a broker from stopping; it takes no more of them."""
 

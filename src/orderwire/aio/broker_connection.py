@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, cast
 from orderwire.aio.broker_outbox import Outbox
 from orderwire.broker.log import StorageError
 from orderwire.broker.replies import Client, Outcome, Reply
+from orderwire.broker.requests.produce_run import produce_run
 from orderwire.broker.wire.parts import FileSlice, joined
+from orderwire.broker.wire.produce_run import ProduceShape
 from orderwire.kernel import NS_PER_S, Instant
 from orderwire.kernel.errors import RemoteProtocolError
 
@@ -26,11 +28,15 @@ _JOIN_BYTES_MAX = 64 << 10
 class Slot:
     """The place of one reply in the order of a connection."""
 
-    __slots__ = ("connection", "parks", "reply", "token")
+    __slots__ = ("connection", "parks", "reply", "requests", "token")
 
-    def __init__(self, connection: "Connection", token: int, *, parks: bool) -> None:
+    def __init__(
+        self, connection: "Connection", token: int, *, parks: bool, requests: int = 1
+    ) -> None:
         self.connection = connection
         self.token = token
+        self.requests = requests
+        """How many requests the reply answers."""
         self.parks = parks
         """Whether the connection takes no more requests until this one is answered."""
         self.reply: Reply | None = None
@@ -55,6 +61,10 @@ class Connection(BufferedProtocol):
         self._starved = True
         """Nothing complete is in the buffer."""
         self._slots: deque[Slot] = deque()
+        self._waiting = 0
+        """Requests that the slots stand for."""
+        self._shape: ProduceShape | None = None
+        """Of the newest requests that might have been a run."""
         self._out: list[Reply] = []
         self._held_bytes = 0
         """Bytes of replies that are ready and not yet in the outbox."""
@@ -104,6 +114,7 @@ class Connection(BufferedProtocol):
             self._server.dismiss(self)
         self._forget_parked()
         self._slots.clear()
+        self._waiting = 0
         self._transport = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -165,6 +176,8 @@ class Connection(BufferedProtocol):
                 self._starved = True
                 return
             self.last = self.frame_since = now = server.clock.now()
+            if have >= 2 * self._need and self._serve_run(now):
+                continue
             token = server.next_token()
             outcome = serve(buffer[start : start + size], self.client, token, now)
             self._head = start + size
@@ -174,24 +187,50 @@ class Connection(BufferedProtocol):
                 self._take(outcome, token)
             elif outcome is Outcome.PARKED:
                 self._mute += 1
-                slot = Slot(self, token, parks=True)
-                self._slots.append(slot)
-                server.park(slot)
+                server.park(self._slot(token, parks=True))
 
-    def _take(self, reply: Reply, token: int) -> None:
+    def _serve_run(self, now: Instant) -> bool:
+        """Serve the requests from here on together that differ only in their records."""
+        broker = self._server.broker
+        head = self._head
+        shape = self._shape
+        if shape is None or not shape.fits(self._buffer, head):
+            frame = self._buffer[head + _LENGTH_BYTES : head + self._need]
+            shape = self._shape = broker.shape(frame)
+            if shape is None:
+                return False
+        run = produce_run(
+            broker,
+            shape,
+            self._buffer[: self._tail],
+            head,
+            now,
+            requests_max=self._limits.pipelined_max - self._waiting,
+            request_bytes_max=self._limits.request_bytes_max,
+        )
+        if run is None:
+            return False
+        self._head = run.end
+        self._need = _LENGTH_BYTES
+        self.served += run.requests
+        self._take(run.reply, self._server.next_token(), run.requests)
+        return True
+
+    def _slot(self, token: int, *, parks: bool, requests: int = 1) -> Slot:
+        slot = Slot(self, token, parks=parks, requests=requests)
+        self._slots.append(slot)
+        self._waiting += requests
+        return slot
+
+    def _take(self, reply: Reply, token: int, requests: int = 1) -> None:
         if reply.delay_ns:
-            slot = Slot(self, token, parks=True)
             self._mute += 1
-            self._slots.append(slot)
-            self._server.fill_later(slot, reply)
+            self._server.fill_later(self._slot(token, parks=True), reply)
         elif reply.durable and self._server.holds_durable:
-            slot = Slot(self, token, parks=False)
-            self._slots.append(slot)
+            slot = self._slot(token, parks=False, requests=requests)
             self._server.fill_when_durable(slot, reply)
         elif self._slots:
-            slot = Slot(self, token, parks=False)
-            slot.reply = reply
-            self._slots.append(slot)
+            self._slot(token, parks=False, requests=requests).reply = reply
             self._held_bytes += reply.length
         else:
             self._out.append(reply)
@@ -212,7 +251,7 @@ class Connection(BufferedProtocol):
             if reply is None:
                 break
             self._out.append(reply)
-            slots.popleft()
+            self._waiting -= slots.popleft().requests
         self._flush()
         self._go_on()
 
@@ -223,7 +262,7 @@ class Connection(BufferedProtocol):
             or self._closing
             or self._draining
             or outbox is None
-            or len(self._slots) >= self._limits.pipelined_max
+            or self._waiting >= self._limits.pipelined_max
             or outbox.backlog_bytes + self._held_bytes > self._limits.backlog_bytes_max
         )
 
@@ -369,6 +408,7 @@ class Connection(BufferedProtocol):
             if slot.parks:
                 self._server.forget(slot)
                 self._mute -= 1
+                self._waiting -= slot.requests
             else:
                 kept.append(slot)
         self._slots = kept

@@ -21,19 +21,20 @@ from orderwire.broker.producer_ids import ProducerIds
 from orderwire.broker.replies import Client, Outcome, Reply, Request
 from orderwire.broker.requests import HANDLERS, unsupported_version
 from orderwire.broker.requests.groups import join_reply, sync_reply
-from orderwire.broker.requests.produce import produce_single
+from orderwire.broker.requests.produce import body_at, produce_single
 from orderwire.broker.settings import BrokerSettings, Flush
 from orderwire.broker.topics import Topic, TopicStore
 from orderwire.broker.wire.apis import API_BY_KEY, ApiKey
 from orderwire.broker.wire.codec import skip_tags
+from orderwire.broker.wire.produce_run import ProduceShape, produce_shape
 from orderwire.kernel import NS_PER_MS, Instant
 from orderwire.kernel.errors import RemoteProtocolError
 
 _HEAD = Struct(">hhih")
+"""API key, version, correlation id, length of the client id (-1: none)."""
 _PRODUCE = int(ApiKey.PRODUCE)
 _PLAIN_REQUEST_BYTES_MAX = 4 << 20
 """Longest request without record batches: decoded, it takes up to 50 times that in objects."""
-"""API key, version, correlation id, length of the client id (-1: none)."""
 
 OpenLog = Callable[[Topic, int, LogConfig], PartitionLog]
 """Opens (or makes) the log of one partition of a topic."""
@@ -150,6 +151,14 @@ class Broker:
         body, _ = api.decode_request(data, at, version)
         request = Request(token, api, version, correlation_id, client_id, client, body)
         return HANDLERS[key](self, request, now)
+
+    def shape(self, data: memoryview) -> ProduceShape | None:
+        """What requests like this one share, for `produce_run`; None when each is served alone."""
+        if len(data) < _HEAD.size or self.settings.flush is Flush.MESSAGE:
+            return None
+        key, version, _, length = _HEAD.unpack_from(data)
+        at = body_at(data, version, length) if key == _PRODUCE else None
+        return None if at is None else produce_shape(data, at, version)
 
     def ready(self) -> list[tuple[int, Reply]]:
         """Return replies to parked requests that have become possible, and forget them."""

@@ -24,14 +24,16 @@ Batch = tuple[int, int, int, int]
 """One batch of a request: the offset it will have, where it stands in the request's records, its
 batchLength, its newest time in milliseconds."""
 
+Sequenced = tuple[int, int, ProducerBatch]
+"""An idempotent producer's id, its epoch and the batch to remember."""
+
 
 class Admitted(msgspec.Struct, frozen=True, gc=False):
     """What will be written."""
 
     batches: list[Batch]
     next_offset: int
-    sequenced: tuple[int, int, ProducerBatch] | None
-    """Producer id, its epoch and the batch to remember, when it is an idempotent producer's."""
+    sequenced: list[Sequenced]
 
 
 def admit(
@@ -49,7 +51,7 @@ def admit(
     size = len(records)
     at = 0
     batches: list[Batch] = []
-    sequenced: tuple[int, int, ProducerBatch] | None = None
+    sequenced: list[Sequenced] = []
     while at < size:
         if size - at < HEADER_BYTES:
             return _not_a_batch(records, at)
@@ -95,7 +97,7 @@ def admit(
             if verdict is not None:
                 return verdict
             noted = ProducerBatch(sequence, last, offset, offset + delta)
-            sequenced = (producer_id, producer_epoch, noted)
+            sequenced.append((producer_id, producer_epoch, noted))
         batches.append((offset, at, length, newest))
         offset += delta + 1
         at = end

@@ -32,7 +32,7 @@ from orderwire.broker.log.storage import LogFile, Storage, StorageError
 from orderwire.broker.log.syncing import SyncJob
 from orderwire.broker.log.times import find_time, newest_from
 from orderwire.broker.wire.batch import PLACE
-from orderwire.broker.wire.parts import Part
+from orderwire.broker.wire.parts import Buffer, Part
 from orderwire.kernel.errors import LocalProtocolError
 
 _place = PLACE.pack_into
@@ -107,8 +107,7 @@ class PartitionLog:
         if leader_epoch != self._epoch:
             self._begin_epoch(leader_epoch)
         active = self._active
-        file = active.file
-        start = file.size
+        start = active.file.size
         if start == 0:
             active.began_ms = now_ms
         elif (
@@ -117,20 +116,48 @@ class PartitionLog:
         ):
             active = self._roll()
             active.began_ms = now_ms
-            file = active.file
-            start = 0
+        self._write(active, records, admitted, now_ms)
+        return Appended(first, admitted.next_offset - 1)
+
+    def room(self, leader_epoch: int, now_ms: int) -> int:
+        """Bytes that the active segment takes as it is: without a roll, or a new epoch.
+
+        0 while anything is out of the ordinary.
+        """
+        active = self._active
+        config = self.config
+        size = active.file.size
+        if (
+            self._broken is not None
+            or self._closed
+            or leader_epoch != self._epoch
+            or size == 0
+            or now_ms - active.began_ms >= config.segment_ms
+        ):
+            return 0
+        return config.segment_bytes - size
+
+    def append_admitted(self, records: Buffer, admitted: Admitted, now_ms: int) -> None:
+        """Write batches that the caller has checked and placed, of no more bytes than `room`.
+
+        Raises StorageError when the disk fails; the log is as it was before.
+        """
+        self._write(self._active, records, admitted, now_ms)
+
+    def _write(self, active: Segment, records: Buffer, admitted: Admitted, now_ms: int) -> None:
+        file = active.file
+        start = file.size
         try:
             file.append(records)
         except StorageError:
             self._cut_back(file, start)
             raise
+        interval = self.config.index_interval_bytes
         for base, position, _, newest_ms in admitted.batches:
-            active.note(base, start + position, newest_ms, config.index_interval_bytes)
+            active.note(base, start + position, newest_ms, interval)
         active.next_offset = self.end_offset = admitted.next_offset
-        if admitted.sequenced is not None:
-            producer_id, producer_epoch, noted = admitted.sequenced
+        for producer_id, producer_epoch, noted in admitted.sequenced:
             self.producers.note(producer_id, producer_epoch, noted, now_ms)
-        return Appended(first, admitted.next_offset - 1)
 
     def read(self, offset: int, max_bytes: int, upper: int | None = None) -> Part | Refused:
         """Refer to batches from the one that holds this offset on, all below `upper`.

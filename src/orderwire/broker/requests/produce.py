@@ -16,6 +16,8 @@ from orderwire.broker.wire.generated.produce import (
     TopicProduceResponse,
 )
 from orderwire.broker.wire.single_produce import (
+    ACKS_WITH_REPLY,
+    BY_ID_FROM,
     FLEXIBLE_FROM,
     read_single_produce,
     single_produce_frame,
@@ -26,10 +28,7 @@ from orderwire.kernel.errors import RemoteProtocolError
 if TYPE_CHECKING:
     from orderwire.broker.node import Broker
 
-_BY_ID_FROM = 13
-"""First version that names topics by id."""
 _ACKS = (-1, 0, 1)
-_ACKS_WITH_REPLY = (-1, 1)
 _CLIENT_ID_AT = 10
 """Where the client id stands in a request, behind key, version, correlation id and its length."""
 
@@ -47,7 +46,7 @@ def produce(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome
         refusal = ErrorCode.INVALID_REQUIRED_ACKS
     elif body.transactional_id is not None:
         refusal = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    by_id = request.version >= _BY_ID_FROM
+    by_id = request.version >= BY_ID_FROM
     responses = []
     failed = hasty = appended = False
     for topic in body.topic_data:
@@ -91,6 +90,16 @@ def _topic_name(broker: "Broker", topic: TopicProduceData, *, by_id: bool) -> tu
     return topic.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
+def body_at(data: memoryview, version: int, client_id_bytes: int) -> int | None:
+    """Where the body of a Produce request begins; None when its header has tags."""
+    at = _CLIENT_ID_AT + client_id_bytes if client_id_bytes > 0 else _CLIENT_ID_AT
+    if version >= FLEXIBLE_FROM:
+        if at >= len(data) or data[at]:
+            return None
+        at += 1
+    return at
+
+
 def produce_single(
     broker: "Broker",
     data: memoryview,
@@ -104,17 +113,13 @@ def produce_single(
     `data` is the frame, whose client id has this length.  Nothing has happened when it returns
     None.
     """
-    at = _CLIENT_ID_AT + client_id_bytes if client_id_bytes > 0 else _CLIENT_ID_AT
-    if version >= FLEXIBLE_FROM:
-        if at >= len(data) or data[at]:
-            return None
-        at += 1
-    found = read_single_produce(data, at, version)
+    at = body_at(data, version, client_id_bytes)
+    found = None if at is None else read_single_produce(data, at, version)
     if found is None:
         return None
     acks, named, index, records = found
     topic = bytes(named)
-    if version >= _BY_ID_FROM:
+    if version >= BY_ID_FROM:
         by_id = broker.topics.by_id(topic)
         if by_id is None:
             return None
@@ -125,7 +130,7 @@ def produce_single(
         except UnicodeDecodeError:
             return None
     partition = broker.partition(name, index)
-    if partition is None or not records or acks not in _ACKS_WITH_REPLY:
+    if partition is None or not records or acks not in ACKS_WITH_REPLY:
         return None
     try:
         done = partition.log.append(records, LEADER_EPOCH, now // NS_PER_MS)
@@ -138,7 +143,7 @@ def produce_single(
             version, correlation_id, topic, index, done.base_offset, partition.log.start_offset
         )
         return Reply([frame], len(frame), True)
-    by_name = version < _BY_ID_FROM
+    by_name = version < BY_ID_FROM
     answer = TopicProduceResponse(
         name if by_name else "", b"" if by_name else topic, [_refusal(index, done)]
     )

@@ -8,10 +8,11 @@ from struct import Struct
 
 from orderwire.broker.wire.codec import read_uvarint
 
+ACKS_WITH_REPLY = (-1, 1)
 OLDEST = 3
 NEWEST = 13
 FLEXIBLE_FROM = 9
-_BY_ID_FROM = 13
+BY_ID_FROM = 13
 _UUID_BYTES = 16
 
 # Up to the topic's name or id, and from there to the records.
@@ -29,8 +30,13 @@ _HEAD = Struct(">iiih")
 _HEAD_FLEXIBLE = Struct(">iiBBB")
 _HEAD_BY_ID = Struct(">iiBB")
 
-_NO_TAGS = b"\x00\x00\x00"
+NO_TAGS = b"\x00\x00\x00"
 """Three empty sections of tags end a flexible request: the partition's, the topic's, its own."""
+
+BASE_OFFSET_BYTES = 8
+_PARTITION_BYTES = 10
+_PARTITION_BYTES_FLEXIBLE = 7
+"""Number of partitions, index and error code, which stand before the base offset."""
 
 Single = tuple[int, memoryview, int, memoryview]
 """Acks, the topic's name (or its id, from version 13 on), the partition, the records."""
@@ -54,7 +60,7 @@ def read_single_produce(data: memoryview, at: int, version: int) -> Single | Non
         if partitions != 1 or length < 0 or start + length != size:
             return None
         return acks, data[name_at:at], index, data[start:]
-    if version < _BY_ID_FROM:
+    if version < BY_ID_FROM:
         if at + _OPEN_FLEXIBLE.size > size:
             return None
         transaction, acks, _, topics, length = _OPEN_FLEXIBLE.unpack_from(data, at)
@@ -78,7 +84,7 @@ def read_single_produce(data: memoryview, at: int, version: int) -> Single | Non
         except IndexError:
             return None
     end = start + length - 1
-    if partitions != 2 or length == 0 or end + 3 != size or bytes(data[end:]) != _NO_TAGS:
+    if partitions != 2 or length == 0 or end + 3 != size or bytes(data[end:]) != NO_TAGS:
         return None
     return acks, data[name_at:at], index, data[start:end]
 
@@ -93,7 +99,7 @@ def single_produce_frame(
     length = len(topic)
     if version >= FLEXIBLE_FROM:
         rest = _OK_9.pack(2, index, 0, base_offset, -1, log_start, 1, 0, 0, 0, 0, 0)
-        if version < _BY_ID_FROM:
+        if version < BY_ID_FROM:
             size = 7 + length + _OK_9.size
             return _HEAD_FLEXIBLE.pack(size, correlation_id, 0, 2, length + 1) + topic + rest
         return _HEAD_BY_ID.pack(6 + length + _OK_9.size, correlation_id, 0, 2) + topic + rest
@@ -104,3 +110,11 @@ def single_produce_frame(
     else:
         rest = _OK_3.pack(1, index, 0, base_offset, -1, 0)
     return _HEAD.pack(10 + length + len(rest), correlation_id, 1, length) + topic + rest
+
+
+def base_offset_at(version: int, topic: bytes) -> int:
+    """Where the base offset stands in such a response frame."""
+    if version < FLEXIBLE_FROM:
+        return _HEAD.size + len(topic) + _PARTITION_BYTES
+    head = _HEAD_FLEXIBLE if version < BY_ID_FROM else _HEAD_BY_ID
+    return head.size + len(topic) + _PARTITION_BYTES_FLEXIBLE
