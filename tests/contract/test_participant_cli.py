@@ -54,7 +54,10 @@ def ended(process: "subprocess.Popen[str]", stdin: str | None = None) -> list[An
 def test_what_was_recorded_can_be_written_again(tmp_path: Path, start: Start) -> None:
     file = str(tmp_path / "talk.arrow")
     members = [f"--member={n}={a}" for n, a in free_members("ana", "ben").items()]
-    recording = start("record", file, "--me=ben", *members, "--count=4", "--json")
+    inputs = tmp_path / "inputs"
+    recording = start(
+        *("record", file, "--me=ben", *members, "--count=4", "--json", f"--inputs={inputs}")
+    )
     writing = start(
         *("participant", "--me=ana", *members, "--write=chat/room", "--wait-readers=1", "--json"),
         stdin=subprocess.PIPE,
@@ -63,6 +66,14 @@ def test_what_was_recorded_can_be_written_again(tmp_path: Path, start: Start) ->
     [summary] = ended(recording)
     assert written["counters"]["written"] == 4
     assert (summary["samples"], summary["data_bytes"], summary["dropped"]) == (4, 14, 0)
+
+    fed = str(inputs / "ben-jang-delta-250ms.jsonl")
+    result = CliRunner().invoke(main, ["sim", "replay", "--inputs", fed, "--json"])
+    assert result.exit_code == 0, result.output
+    replayed = json.loads(result.stdout)
+    assert (replayed["protocol"], replayed["me"], len(replayed["indications"])) == (
+        *("jang-delta", 1, 4),
+    )
 
     kept = Recording(file)
     assert kept.order == DeltaCausal(lifetime_ms=250)

@@ -2,104 +2,125 @@
 
 import asyncio
 import contextlib
+import functools
 import signal
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 import click
+import msgspec
 
 from orderwire.cli.output import EXIT_FAILED
 from orderwire.kernel import OrderwireError
 from orderwire.participant import DeltaCausal, Fifo, Order, Participant, Trace, Unordered
 
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
-
 ORDERS = ("delta-causal", "fifo", "unordered")
 DELTA_CAUSAL_LIFETIME_MS = 250
 
 
-def member_options(function: FunctionT) -> FunctionT:
-    """Add the options that say who we are and who the others are."""
-    for option in reversed(
-        (
-            click.option("--me", required=True, metavar="NAME", help="Which member we are."),
-            click.option(
-                "--member",
-                "members",
-                required=True,
-                multiple=True,
-                metavar="NAME=HOST:PORT",
-                help="A member and its address; give every member, ourselves included.",
-            ),
-            click.option(
-                "--insecure", is_flag=True, help="Listen on an address that others can reach."
-            ),
-            click.option(
-                "--trace", "trace_path", metavar="FOLDER", help="Write our trace into this folder."
-            ),
-            click.option("--run", default="run", show_default=True, help="The trace's run."),
+class Joining(msgspec.Struct, frozen=True, kw_only=True):
+    """What the shared options say: who we are, who the others are, and the order."""
+
+    me: str
+    members: tuple[str, ...]
+    insecure: bool
+    trace_path: str | None
+    run: str
+    inputs_path: str | None
+    order_name: str | None
+    lifetime_ms: float | None
+    domain: str
+
+    def order(self) -> Order:
+        """Return the order of the options, which name one.  Raises LocalProtocolError."""
+        match self.order_name:
+            case "delta-causal":
+                lifetime = self.lifetime_ms
+                lifetime = DELTA_CAUSAL_LIFETIME_MS if lifetime is None else lifetime
+                return DeltaCausal(lifetime_ms=lifetime, domain=self.domain)
+            case "fifo":
+                return Fifo(lifetime_ms=self.lifetime_ms, domain=self.domain)
+            case _:
+                assert self.order_name == "unordered", f"no order {self.order_name!r}"
+                return Unordered(lifetime_ms=self.lifetime_ms, domain=self.domain)
+
+    def participant(self) -> Participant:
+        """Return the participant of the options, not open yet."""
+        addresses: dict[str, str] = {}
+        for member in self.members:
+            name, equals, address = member.partition("=")
+            if not equals:
+                raise click.UsageError(f"--member {member!r}: write NAME=HOST:PORT")
+            if name in addresses:
+                raise click.UsageError(f"--member {name!r} is given twice")
+            addresses[name] = address
+        trace = Trace(run=self.run, path=self.trace_path) if self.trace_path is not None else None
+        return Participant(
+            self.me,
+            members=addresses,
+            insecure=self.insecure,
+            trace=trace,
+            record=self.inputs_path,
         )
-    ):
-        function = option(function)
-    return function
 
 
-def order_options(default: str | None) -> Callable[[FunctionT], FunctionT]:
-    """Add the options that say the order; without a default, it may be left out."""
+def joins_group(default_order: str | None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options of `Joining`, which becomes the command's first argument.
 
-    def add(function: FunctionT) -> FunctionT:
-        for option in reversed(
-            (
-                click.option(
-                    "--order",
-                    "order_name",
-                    type=click.Choice(ORDERS),
-                    default=default,
-                    show_default=default is not None,
-                    help="What readers are promised; all members name the same.",
-                ),
-                click.option(
-                    "--lifetime-ms",
-                    type=float,
-                    metavar="Δ",
-                    help="Drop what is older than this; delta-causal:"
-                    f" {DELTA_CAUSAL_LIFETIME_MS} if not given.",
-                ),
-                click.option("--domain", default="", help="Name of the ordering domain."),
-            )
-        ):
-            function = option(function)
-        return function
+    Without a default the order may be left out.
+    """
+    options = (
+        click.option("--me", required=True, metavar="NAME", help="Which member we are."),
+        click.option(
+            "--member",
+            "members",
+            required=True,
+            multiple=True,
+            metavar="NAME=HOST:PORT",
+            help="A member and its address; give every member, ourselves included.",
+        ),
+        click.option(
+            "--insecure", is_flag=True, help="Listen on an address that others can reach."
+        ),
+        click.option(
+            "--trace", "trace_path", metavar="FOLDER", help="Write our trace into this folder."
+        ),
+        click.option("--run", default="run", show_default=True, help="The trace's run."),
+        click.option(
+            "--inputs",
+            "inputs_path",
+            metavar="FOLDER",
+            help="Record what our cores are fed, for `sim replay --inputs`.",
+        ),
+        click.option(
+            "--order",
+            "order_name",
+            type=click.Choice(ORDERS),
+            default=default_order,
+            show_default=default_order is not None,
+            help="What readers are promised; all members name the same.",
+        ),
+        click.option(
+            "--lifetime-ms",
+            type=float,
+            metavar="Δ",
+            help="Drop what is older than this; delta-causal:"
+            f" {DELTA_CAUSAL_LIFETIME_MS} if not given.",
+        ),
+        click.option("--domain", default="", help="Name of the ordering domain."),
+    )
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def command(**given: Any) -> None:
+            shared = {name: given.pop(name) for name in Joining.__struct_fields__}
+            function(Joining(**shared), **given)
+
+        for option in reversed(options):
+            command = option(command)
+        return command
 
     return add
-
-
-def make_order(order_name: str, lifetime_ms: float | None, domain: str) -> Order:
-    """Return the order of the options."""
-    match order_name:
-        case "delta-causal":
-            lifetime = DELTA_CAUSAL_LIFETIME_MS if lifetime_ms is None else lifetime_ms
-            return DeltaCausal(lifetime_ms=lifetime, domain=domain)
-        case "fifo":
-            return Fifo(lifetime_ms=lifetime_ms, domain=domain)
-        case _:
-            return Unordered(lifetime_ms=lifetime_ms, domain=domain)
-
-
-def make_participant(
-    me: str, members: tuple[str, ...], insecure: bool, trace_path: str | None, run: str
-) -> Participant:
-    """Return the participant of the options, not open yet."""
-    addresses: dict[str, str] = {}
-    for member in members:
-        name, equals, address = member.partition("=")
-        if not equals:
-            raise click.UsageError(f"--member {member!r}: write NAME=HOST:PORT")
-        if name in addresses:
-            raise click.UsageError(f"--member {name!r} is given twice")
-        addresses[name] = address
-    trace = Trace(run=run, path=trace_path) if trace_path is not None else None
-    return Participant(me, members=addresses, insecure=insecure, trace=trace)
 
 
 def run_until_stopped(work: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> None:

@@ -11,14 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from orderwire.cli.joining import (
-    first_of,
-    make_order,
-    make_participant,
-    member_options,
-    order_options,
-    run_until_stopped,
-)
+from orderwire.cli.joining import Joining, first_of, joins_group, run_until_stopped
 from orderwire.cli.output import EXIT_GOOD, emit, emit_json, progress
 from orderwire.participant import Participant, Sample, Topic, Writer
 
@@ -95,8 +88,7 @@ async def write_lines(writer: Writer, wait_readers: int) -> None:
     epilog="Example: echo hello | orderwire participant --me ana --member ana=127.0.0.1:7401"
     " --member ben=127.0.0.1:7402 --write chat/room --wait-readers 1"
 )
-@member_options
-@order_options("delta-causal")
+@joins_group("delta-causal")
 @click.option("--read", "patterns", multiple=True, metavar="PATTERN", help="Read these topics.")
 @click.option("--write", "topic", metavar="TOPIC", help="Write each line of standard input.")
 @click.option("--wait-readers", default=0, help="Write once the topic has so many readers.")
@@ -104,14 +96,7 @@ async def write_lines(writer: Writer, wait_readers: int) -> None:
 @click.option("--count", type=click.IntRange(min=1), help="End after so many samples.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object a line.")
 def command(
-    me: str,
-    members: tuple[str, ...],
-    insecure: bool,
-    trace_path: str | None,
-    run: str,
-    order_name: str,
-    lifetime_ms: float | None,
-    domain: str,
+    joining: Joining,
     patterns: tuple[str, ...],
     topic: str | None,
     wait_readers: int,
@@ -130,8 +115,8 @@ def command(
         raise click.UsageError("--wait-readers has no effect without --write")
 
     async def work(stop: asyncio.Event) -> int:
-        order = make_order(order_name, lifetime_ms, domain)
-        async with make_participant(me, members, insecure, trace_path, run) as participant:
+        order = joining.order()
+        async with joining.participant() as participant:
             left = count
 
             def on_sample(sample: Sample) -> None:

@@ -5,14 +5,7 @@ import asyncio
 import click
 import msgspec
 
-from orderwire.cli.joining import (
-    first_of,
-    make_order,
-    make_participant,
-    member_options,
-    order_options,
-    run_until_stopped,
-)
+from orderwire.cli.joining import Joining, first_of, joins_group, run_until_stopped
 from orderwire.cli.output import EXIT_GOOD, emit_json, progress
 from orderwire.participant import Sample
 from orderwire.participant.recording import Recorder
@@ -25,9 +18,8 @@ FLUSH_INTERVAL_S = 1.0
     epilog="Example: orderwire record talk.arrow --me carl --member ana=127.0.0.1:7401"
     " --member carl=127.0.0.1:7403 --read 'chat/**'"
 )
+@joins_group("delta-causal")
 @click.argument("file", type=click.Path(dir_okay=False, writable=True))
-@member_options
-@order_options("delta-causal")
 @click.option(
     "--read", "patterns", multiple=True, default=("**",), show_default=True, metavar="PATTERN"
 )
@@ -35,15 +27,8 @@ FLUSH_INTERVAL_S = 1.0
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End after this time.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as a JSON object.")
 def command(
+    joining: Joining,
     file: str,
-    me: str,
-    members: tuple[str, ...],
-    insecure: bool,
-    trace_path: str | None,
-    run: str,
-    order_name: str,
-    lifetime_ms: float | None,
-    domain: str,
     patterns: tuple[str, ...],
     count: int | None,
     seconds: float | None,
@@ -55,8 +40,8 @@ def command(
     """
 
     async def work(stop: asyncio.Event) -> int:
-        order = make_order(order_name, lifetime_ms, domain)
-        participant = make_participant(me, members, insecure, trace_path, run)
+        order = joining.order()
+        participant = joining.participant()
         with Recorder(file, order) as recorder:
             async with participant:
 

@@ -7,14 +7,7 @@ from typing import NamedTuple
 import click
 import msgspec
 
-from orderwire.cli.joining import (
-    first_of,
-    make_order,
-    make_participant,
-    member_options,
-    order_options,
-    run_until_stopped,
-)
+from orderwire.cli.joining import Joining, first_of, joins_group, run_until_stopped
 from orderwire.cli.output import EXIT_GOOD, emit_json, progress
 from orderwire.kernel import NS_PER_S
 from orderwire.participant import Participant, Topic, Writer
@@ -74,23 +67,15 @@ async def write_again(
     epilog="Example: orderwire replay talk.arrow --speed 2 --me ana --member ana=127.0.0.1:7401"
     " --member ben=127.0.0.1:7402"
 )
+@joins_group(None)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@member_options
-@order_options(None)
 @click.option("--speed", default=1.0, show_default=True, help="2 is twice as fast, 0 unpaced.")
 @click.option("--source", "sources", multiple=True, help="Only what these members had written.")
 @click.option("--wait-readers", default=1, show_default=True, help="Readers each topic waits for.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as a JSON object.")
 def command(
+    joining: Joining,
     file: str,
-    me: str,
-    members: tuple[str, ...],
-    insecure: bool,
-    trace_path: str | None,
-    run: str,
-    order_name: str | None,
-    lifetime_ms: float | None,
-    domain: str,
     speed: float,
     sources: tuple[str, ...],
     wait_readers: int,
@@ -102,15 +87,13 @@ def command(
     """
     if speed < 0:
         raise click.UsageError(f"--speed {speed} is negative: 1 keeps the timing, 0 ignores it")
-    if order_name is None and (lifetime_ms is not None or domain):
+    if joining.order_name is None and (joining.lifetime_ms is not None or joining.domain):
         raise click.UsageError("--lifetime-ms and --domain have no effect without --order")
 
     async def work(stop: asyncio.Event) -> int:
         recording = Recording(file)
-        order = recording.order
-        if order_name is not None:
-            order = make_order(order_name, lifetime_ms, domain)
-        async with make_participant(me, members, insecure, trace_path, run) as participant:
+        order = recording.order if joining.order_name is None else joining.order()
+        async with joining.participant() as participant:
             progress(f"writing {recording.table.num_rows} samples as {order.key}")
             writing = write_again(participant, recording, order, sources, speed, wait_readers)
             await first_of(writing, stop.wait())
