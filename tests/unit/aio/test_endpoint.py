@@ -243,6 +243,61 @@ def test_streams_carry_control_messages_in_order() -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
+def test_the_kernel_watches_both_ends_of_a_stream(loop: str) -> None:
+    async def test() -> None:
+        async with endpoints(2, EndpointSettings(silence_s=8)) as members:
+            for each in members:
+                [stream] = each.connections._streams.values()
+                assert stream._transport is not None
+                tcp = stream._transport.get_extra_info("socket")
+                assert tcp.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+                options = ("KEEPIDLE", "KEEPINTVL", "KEEPCNT", "USER_TIMEOUT")
+                values = [
+                    tcp.getsockopt(socket.IPPROTO_TCP, getattr(socket, f"TCP_{name}"))
+                    for name in options
+                ]
+                assert values == [2, 2, 3, 8_000]
+        with pytest.raises(LocalProtocolError, match="silence_s=0 must be"):
+            EndpointSettings(silence_s=0)
+
+    run(test(), loop)
+
+
+def test_a_member_that_says_nothing_is_given_up_and_met_again() -> None:
+    """Its stream stands, as that of a stopped process, but none of its datagrams comes."""
+
+    class Cut:
+        deaf = False
+
+        def fate(self, to: ProcessId, data: bytes) -> Sequence[int]:
+            return () if self.deaf else (0,)
+
+    async def test() -> None:
+        cuts = [Cut(), Cut()]
+        gone: list[int] = []
+        settings = EndpointSettings(silence_s=0.2)
+        async with endpoints(2, settings, fates=lambda me: cuts[me]) as (one, two):
+            one.on_disconnected(gone.append)
+            sender, log = one.channel(1), Log(two.channel(1))
+            sender.send(B, b"before")
+            await sender.drain(empty=True)
+            cuts[0].deaf = cuts[1].deaf = True
+            sender.send(B, b"into nothing")
+            await sender.drain(empty=True)
+            assert sender.counters(B).unconfirmed == 1
+            await until(lambda: gone == [1], "the stream was cut")
+            cuts[0].deaf = cuts[1].deaf = False
+            await until(lambda: one.is_connected(B), "they have met again")
+            sender.send(B, b"after")
+            await until(lambda: log.accounted(A) == 3, "the loss was told")
+            assert log.got[A] == [b"before", b"after"]
+            assert log.lost[A] == [1]
+            assert one.link(B).restarts == 0
+
+    run(test())
+
+
+@pytest.mark.parametrize("loop", LOOPS)
 def test_a_member_that_leaves_and_returns_is_met_afresh(loop: str) -> None:
     async def test() -> None:
         restarted: list[int] = []
