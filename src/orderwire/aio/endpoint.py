@@ -1,7 +1,6 @@
 """One member's sockets: a UDP socket and a TCP listener at the same port, and its channels."""
 
 import asyncio
-import logging
 import socket
 import struct
 import time
@@ -24,19 +23,13 @@ from orderwire.aio.frames import HEAD, HEAD_BYTES, Kind
 from orderwire.aio.impairment import DrawnFates, Fates, Impairer, Impairment
 from orderwire.aio.lane import Counters, Lane
 from orderwire.aio.link import WINDOW_BYTES_MAX, Link
-from orderwire.aio.stream import Hello, Stream
+from orderwire.aio.presence import Presence
+from orderwire.aio.stream import Stream
 from orderwire.kernel import NS_PER_S, Instant, LocalProtocolError, ProcessId, RemoteProtocolError
 
 __all__ = ["PDU_BYTES_MAX", "Address", "Channel", "Counters", "Endpoint", "EndpointSettings"]
 
-_LOG = logging.getLogger(__name__)
-
 CHANNELS_MAX = 0xFFFF
-
-GONE_AFTER_S = 3.0
-"""A member whose stream stays broken for so long is gone: what has no lifetime and waits for it is
-given up, so that nobody waits for the dead.  If it comes back after all, it is told what it lost.
-"""
 
 
 class Endpoint:
@@ -58,8 +51,6 @@ class Endpoint:
         """This incarnation: larger than that of any earlier one."""
         self.started: Instant = clock.now()
         """When this incarnation began."""
-        self.restarted = False
-        """Whether some member has said that it knew an earlier incarnation of this one."""
         self.settings = settings
         self.address: Address = udp.getsockname()
         self.unknown = 0
@@ -73,8 +64,8 @@ class Endpoint:
             self.address[0],
             silence_s=settings.silence_s,
             known=lambda peer: self._links[peer].first_session,
-            welcome=self._welcome,
-            parted=self._parted,
+            welcome=lambda peer, hello: self._presence.welcome(peer, hello),
+            parted=lambda peer: self._presence.parted(peer),
             data=self._over_stream,
             settled=self._drained,
         )
@@ -95,12 +86,18 @@ class Endpoint:
         self._addresses: dict[ProcessId, Address] = {}
         self._channels: dict[int, Channel] = {}
         self._timers: dict[ProcessId, tuple[int, asyncio.TimerHandle]] = {}
-        self._gone_timers: dict[ProcessId, asyncio.TimerHandle] = {}
+        self._presence = Presence(
+            self.session,
+            clock,
+            self._links,
+            self._channels,
+            read_all=self._udp.read_all,
+            watch=self.watch,
+        )
         self._dirty: dict[Lane, None] = {}
         self._dirty_groups: dict[Channel, None] = {}
         self._flushing = False
         self._touched: dict[Lane, None] = {}
-        self._on_restarted: Callable[[ProcessId], None] | None = None
         self._closing = False
 
     @classmethod
@@ -182,6 +179,11 @@ class Endpoint:
         return sorted(self._links)
 
     @property
+    def restarted(self) -> bool:
+        """Whether some member has said that it knew an earlier incarnation of this one."""
+        return self._presence.restarted
+
+    @property
     def has_met_all(self) -> bool:
         """Whether every other member has said which incarnation it is."""
         return all(link.peer_session for link in self._links.values())
@@ -225,7 +227,7 @@ class Endpoint:
 
     def on_restarted(self, callback: Callable[[ProcessId], None]) -> None:
         """Set who learns that a member came back as a new incarnation: its copies count from 0."""
-        self._on_restarted = callback
+        self._presence.on_restarted = callback
 
     def callback_failed(self, error: Exception) -> None:
         """Report what a callback raised, without giving up the batch it was called in."""
@@ -259,7 +261,8 @@ class Endpoint:
             link.farewell()
         self._closing = True
         await self.connections.close()
-        for timer in (*(timer for _, timer in self._timers.values()), *self._gone_timers.values()):
+        self._presence.close()
+        for _, timer in self._timers.values():
             timer.cancel()
         for channel in self._channels.values():
             channel.close()
@@ -426,60 +429,9 @@ class Endpoint:
             if lane.counters.lost != before:
                 self._channels[lane.channel].settle()
         if link.is_silent(now):
-            self._silent(link)
+            self.connections.cut(link.peer)
+            self._presence.is_silent(link)
         self._arm(link, now)
-
-    def _silent(self, link: Link) -> None:
-        link.trip.unanswered = 0
-        _LOG.warning(
-            "process %d has said nothing for %g s: what waits for it is given up",
-            link.peer,
-            self.settings.silence_s,
-        )
-        self.connections.cut(link.peer)
-        self._give_up(link)
-
-    # Streams.
-
-    def _welcome(self, peer: ProcessId, hello: Hello) -> None:
-        link = self._links[peer]
-        if hello.known not in (0, self.session):
-            self.restarted = True
-        if link.peer_session not in (0, hello.session):
-            self._udp.read_all()  # what its earlier incarnation has sent comes first
-        restarts = link.restarts
-        link.greet(hello.session)
-        if link.restarts != restarts:
-            for channel in self._channels.values():
-                channel.settle()
-            if self._on_restarted is not None:
-                self._on_restarted(peer)
-        now = self.clock.now()
-        link.stream_since = now
-        link.ping(now)
-        timer = self._gone_timers.pop(peer, None)
-        if timer is not None:
-            timer.cancel()
-        for lane in link.lanes.values():
-            link.pump(lane, now)
-            if lane.outbound.settled < lane.outbound.unsent:
-                lane.outbound.resume()
-                self.watch(link, now)
-
-    def _parted(self, peer: ProcessId) -> None:
-        self._gone_timers[peer] = self._loop.call_later(GONE_AFTER_S, self._is_gone, peer)
-
-    def _is_gone(self, peer: ProcessId) -> None:
-        del self._gone_timers[peer]
-        self._give_up(self._links[peer])
-
-    def _give_up(self, link: Link) -> None:
-        """Give up what has no lifetime and waits for this member."""
-        for lane in link.lanes.values():
-            channel = self._channels[lane.channel]
-            if channel.lifetime_ns is None:
-                channel.pack(lane)
-                link.abandon(lane)
 
     def _over_stream(self, peer: ProcessId, content: memoryview) -> None:
         link = self._links[peer]

@@ -336,7 +336,8 @@ class Link:
 
     def next_due(self, now: Instant) -> int | None:
         """When `on_timer` is next due."""
-        due = self.trip.due_at if self._waits_for_peer() else None
+        waits = self.peer_session != 0 and self._waits_for_peer()
+        due = self.trip.due_at if waits else None
         for lane in self.lanes.values():
             for at in (
                 lane.inbound.next_due(self.trip.fastest_ns) if lane.inbound.gaps else None,

@@ -9,7 +9,7 @@ import pytest
 from endpoints import Log, endpoints, run, until
 
 from orderwire.aio import channel as channel_module
-from orderwire.aio import endpoint as endpoint_module
+from orderwire.aio import presence as presence_module
 from orderwire.aio.channel import PDU_BYTES_MAX
 from orderwire.aio.endpoint import Endpoint, EndpointSettings
 from orderwire.aio.frames import HEAD, HEAD_BYTES, Kind
@@ -366,7 +366,7 @@ def test_a_channel_that_nobody_answers_stops_no_other() -> None:
 def test_nobody_waits_for_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """A member that died with a full queue stops neither drain nor the others."""
     monkeypatch.setattr(channel_module, "FULL_BYTES", 1 << 20)
-    monkeypatch.setattr(endpoint_module, "GONE_AFTER_S", 0.05)
+    monkeypatch.setattr(presence_module, "GONE_AFTER_S", 0.05)
 
     async def test() -> None:
         async with endpoints(3) as (one, two, three):
