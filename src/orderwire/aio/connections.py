@@ -32,7 +32,8 @@ _REDIAL_PAUSE_S = 0.5
 class Connections:
     """One stream to each other member; the lower id of a pair dials the higher.
 
-    `known(peer)` is the first incarnation of a member that was met, which hellos tell it.
+    `known(peer)` is the first incarnation of a member that was met, which hellos tell it;
+    `is_over(peer, session)` says of one that a later one has taken its place.
     `welcome(peer, hello)` follows each hello, `parted(peer)` the end of each stream that had one,
     `data(peer, content)` gets the datagrams that came over a stream, `settled()` follows each read.
     """
@@ -45,6 +46,7 @@ class Connections:
         *,
         silence_s: float,
         known: Callable[[ProcessId], int],
+        is_over: Callable[[ProcessId, int], bool],
         welcome: Callable[[ProcessId, Hello], None],
         parted: Callable[[ProcessId], None],
         data: Callable[[ProcessId, memoryview], None],
@@ -63,6 +65,7 @@ class Connections:
         self.silence_s = silence_s
         """How long the kernel of a member's host may not answer."""
         self._known = known
+        self._is_over = is_over
         self._welcome = welcome
         self._parted = parted
         self._data = data
@@ -189,6 +192,8 @@ class Connections:
         if known is None or address is None or address[0] != known[0]:
             self.unknown += 1
             raise RemoteProtocolError(f"hello of process {peer} from {address}: no such member")
+        if self._is_over(peer, hello.session):
+            raise RemoteProtocolError(f"hello of process {peer} in a life that is over")
         self._anonymous.pop(stream).cancel()
         stream.peer = peer
         if stream.dialled is None:

@@ -64,6 +64,7 @@ class Endpoint:
             self.address[0],
             silence_s=settings.silence_s,
             known=lambda peer: self._links[peer].first_session,
+            is_over=lambda peer, session: session in self._links[peer].former,
             welcome=lambda peer, hello: self._presence.welcome(peer, hello),
             parted=lambda peer: self._presence.parted(peer),
             data=self._over_stream,

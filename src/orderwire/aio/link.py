@@ -4,6 +4,7 @@ The link has no socket: it hands datagrams to a `Wire` and is handed what came. 
 argument.
 """
 
+from collections import deque
 from collections.abc import Callable
 
 from orderwire.aio import frames
@@ -27,6 +28,9 @@ REPORT_DATAGRAMS = 16
 
 ASK_GRACE_NS = 1 * NS_PER_MS
 """How long a gap may be mere reordering before it is asked for."""
+
+FORMER_MAX = 64
+"""Incarnations of a peer that are remembered after they ended."""
 
 SILENCE_NS = 10 * NS_PER_S
 """Default: a peer that says nothing for so long, though it is asked, is given up."""
@@ -53,6 +57,8 @@ class Link:
         """The peer's incarnation; 0: it has not said it yet."""
         self.first_session = 0
         """The first that we met."""
+        self.former: deque[int] = deque(maxlen=FORMER_MAX)
+        """Earlier ones: what they say late is refused."""
         self.lanes: dict[int, Lane] = {}
         self.trip = RoundTrip(silence_ns)
         self.window = WINDOW_BYTES_START
@@ -140,6 +146,7 @@ class Link:
             for lane in self.lanes.values():
                 lane.meet(session)
             return
+        self.former.append(before)
         self.restarts += 1
         for lane in self.lanes.values():
             lane.receiver.pack(lane)

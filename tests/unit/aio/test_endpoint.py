@@ -14,6 +14,7 @@ from orderwire.aio.channel import PDU_BYTES_MAX
 from orderwire.aio.endpoint import Endpoint, EndpointSettings
 from orderwire.aio.frames import HEAD, HEAD_BYTES, Kind
 from orderwire.aio.impairment import Impairment
+from orderwire.aio.stream import Hello
 from orderwire.kernel import Instant, LocalProtocolError, ProcessId, Via, ms
 
 pytestmark = pytest.mark.network
@@ -319,6 +320,14 @@ def test_a_member_that_leaves_and_returns_is_met_afresh(loop: str) -> None:
                 again.channel(2).send(A, b"after")
                 await until(lambda: log.got.get(1) == [b"before", b"after"], "both were heard")
                 assert restarted == [1]
+                ghost, writer = await asyncio.open_connection(
+                    *one.address, local_addr=("127.0.0.1", 0)
+                )
+                hello = Hello(B, two.session).encode()  # late words of the first incarnation
+                writer.write(b"%c\0\0\0\0" % (len(hello) + 1) + hello)
+                assert await ghost.read() == b""
+                writer.close()
+                assert one.link(B).peer_session == again.session
                 sender.send(B, b"now that you are back")
                 await until(lambda: heard.accounted(0) > 0, "it was heard")
                 # What was meant for the earlier incarnation is neither handed over nor lost.
