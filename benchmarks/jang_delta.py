@@ -21,7 +21,7 @@ from harness import arguments, report
 
 from orderwire.kernel import Instant, ProcessId, Send, destinations, ms, stream, us
 from orderwire.ordering.catalog import ALGORITHMS, OrderingSettings
-from orderwire.ordering.jang_delta_codec import JangDeltaPdu, printed_layout_bytes
+from orderwire.ordering.jang_delta_codec import JangDeltaPdu, printed_bytes
 from orderwire.ordering.pdu import Multicast
 from orderwire.ordering.wire import decode_head
 
@@ -198,7 +198,7 @@ def sizes(workload: Workload, steps: list[Step]) -> dict[str, float]:
         head_bytes = decode_head(pdu.control, workload.members)[3]
         head += head_bytes
         compact += len(pdu.control) - head_bytes
-        printed += printed_layout_bytes(pdu.entries, pdu.waits)
+        printed += printed_bytes(pdu, settings)
     count = len(datagrams)
     return {
         "head_bytes": round(head / count, 1),

@@ -8,12 +8,18 @@ from orderwire.kernel import LocalProtocolError, ProcessId
 from orderwire.ordering.fifo import Fifo, FifoCodec
 from orderwire.ordering.jang_delta import JangDelta
 from orderwire.ordering.jang_delta_codec import JangDeltaCodec
+from orderwire.ordering.jang_delta_codec import printed_bytes as jang_printed_bytes
 from orderwire.ordering.jang_delta_reference import JangDeltaReference
 from orderwire.ordering.pdu import Codec, Ordering
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.ordering.unordered import Unordered, UnorderedCodec
 
 __all__ = ["ALGORITHMS", "Algorithm", "OrderingSettings", "algorithm"]
+
+
+def _nothing_printed(pdu: Any, settings: OrderingSettings) -> int:
+    """Return the size of no control information."""
+    return 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +30,11 @@ class Algorithm:
     summary: str
     create: Callable[[ProcessId, OrderingSettings], Ordering[Any]]
     codec: Callable[[ProcessId, OrderingSettings], Codec[Any]]
+    printed_bytes: Callable[[Any, OrderingSettings], int] = _nothing_printed
+    """Size of a PDU's control information in the papers' layout of 4-byte integers, in bytes.
+
+    The head, common to all (sender, stamp, destinations), is not counted.
+    """
     expectation: str | None = None
     """Which expectation of the causal test vectors it must meet, e.g. "exact".
 
@@ -54,6 +65,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
             summary="Deliver in Δ-causal order, in time or not at all.  [S000]",
             create=JangDelta,
             codec=JangDeltaCodec,
+            printed_bytes=jang_printed_bytes,
             expectation="exact",
         ),
         Algorithm(
@@ -61,6 +73,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
             summary="The same in the literal form of the corrected paper; slow.",
             create=JangDeltaReference,
             codec=JangDeltaCodec,
+            printed_bytes=jang_printed_bytes,
             expectation="exact",
             twin=True,
         ),

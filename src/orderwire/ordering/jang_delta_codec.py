@@ -136,13 +136,13 @@ def _encode_entries(stamp: int, entries: Mapping[int, Entries]) -> bytes:
     return bytes(out)
 
 
-def printed_layout_bytes(entries: Mapping[int, Entries], waits: tuple[Wait, ...]) -> int:
+def printed_bytes(pdu: JangDeltaPdu, settings: OrderingSettings) -> int:
     """Size of CI and DC in the papers' layout of 4-byte integers, in bytes.
 
     8 + Σ (12 + 4·|S|) + 8·|DC|; the head, common to all algorithms, is not counted.
     """
-    total = 2 * INTEGER_BYTES + 2 * INTEGER_BYTES * len(waits)
-    for group in entries.values():
+    total = 2 * INTEGER_BYTES + 2 * INTEGER_BYTES * len(pdu.waits)
+    for group in pdu.entries.values():
         for _, mask in group:
             total += 3 * INTEGER_BYTES + INTEGER_BYTES * mask.bit_count()
     return total

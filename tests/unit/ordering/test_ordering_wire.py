@@ -15,7 +15,7 @@ from orderwire.ordering.jang_delta_codec import (
     JangDeltaPdu,
     Layout,
     join_waits,
-    printed_layout_bytes,
+    printed_bytes,
 )
 from orderwire.ordering.unordered import UnorderedCodec, UnorderedPdu
 from orderwire.ordering.wire import (
@@ -267,8 +267,11 @@ def test_ages_too_old_to_pack_are_sent_in_the_compact_form() -> None:
 def test_printed_layout_counts_four_bytes_an_integer() -> None:
     """8 + Σ (12 + 4·|S|) + 8·|DC|."""
     entries: dict[int, Entries] = {1: ((9, 0b110), (8, 0)), 2: ((7, 1),)}
-    assert printed_layout_bytes({}, ()) == 8
-    assert printed_layout_bytes(entries, ((1, 9), (2, 7))) == 8 + (12 + 8) + 12 + (12 + 4) + 16
+    settings = OrderingSettings(members=4)
+    empty = JangDeltaPdu(0, 10, destinations([0]), b"", b"", {}, ())
+    assert printed_bytes(empty, settings) == 8
+    pdu = JangDeltaPdu(0, 10, destinations([0]), b"", b"", entries, ((1, 9), (2, 7)))
+    assert printed_bytes(pdu, settings) == 8 + (12 + 8) + 12 + (12 + 4) + 16
 
 
 @pytest.mark.parametrize("size", [0, FRONT_BYTES, FRONT_BYTES + 1, 60_000])
