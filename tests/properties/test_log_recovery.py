@@ -116,14 +116,91 @@ def test_damage_in_what_was_durable_is_told_and_not_cut() -> None:
     for _ in range(20):
         log.append(batch(b"x" * 100), 0, NOW_MS)
     log.sync()
-    storage.files[ACTIVE].content[100] ^= 1
+    whole = bytes(storage.files[ACTIVE].content)
+    for tail in (whole[:-1], whole[:100], b"", whole + b"x"):
+        with pytest.raises(LogDamaged, match="were durable"):
+            open_log(with_tail(storage, tail), segment_bytes=500)
+    # Without the history of epochs everything is scanned, and a flip shows at once.
+    flipped = with_tail(storage, whole)
+    flipped.remove("epochs")
+    flipped.files[ACTIVE].content[100] ^= 1
     with pytest.raises(LogDamaged, match="was durable"):
-        open_log(storage, segment_bytes=500)
+        open_log(flipped, segment_bytes=500)
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 30, 3_000])
+@pytest.mark.parametrize("recovery_bytes", [1, 5_000])
+def test_recovery_scans_only_what_is_behind_the_checkpoint(
+    segment_bytes: int, recovery_bytes: int
+) -> None:
+    sizes = {"segment_bytes": segment_bytes, "recovery_bytes": recovery_bytes}
+    storage = MemoryStorage()
+    log = open_log(storage, index_interval_bytes=300, **sizes)
+    for number in range(60):
+        values = [b"%d" % number * 40, b"second"]
+        log.append(batch(*values, producer=(7, 0, 2 * number)), number // 9, NOW_MS + number)
+        if number == 45:
+            log.sync()
+            durable = log.size_bytes
+    whole = everything(log)
+    newest = log.newest_record()
+    again = open_log(storage, index_interval_bytes=300, **sizes)
+    assert again.recovery.reason is None
+    assert again.recovery.scanned_bytes == log.size_bytes - durable
+    assert everything(again) == whole
+    assert again.newest_record() == newest
+    for number in range(60):
+        assert again.offset_for_time(NOW_MS + number) == log.offset_for_time(NOW_MS + number)
+    last = batch(b"59" * 40, b"second", producer=(7, 0, 118))
+    retried = again.append(last, again.epochs.latest, NOW_MS)
+    assert getattr(retried, "duplicate", False), retried
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tails_behind_a_checkpoint_are_cut_exactly(seed: int) -> None:
+    chance = Random(f"behind/{seed}")
+    storage = MemoryStorage()
+    log = open_log(storage, index_interval_bytes=300, recovery_bytes=1)
+    ends = [0]
+    for number in range(40):
+        log.append(random_batch(chance), 0, NOW_MS)
+        ends.append(log.size_bytes)
+        if number == 29:
+            log.sync()
+    whole = everything(log)
+    data = bytes(storage.files[ACTIVE].content)
+    for cut in (ends[30], *(chance.randint(ends[30], ends[-1]) for _ in range(30))):
+        recovered = open_log(with_tail(storage, data[:cut]), index_interval_bytes=300)
+        check_recovered(recovered, whole, cut, ends)
+    broken = bytearray(data)
+    broken[chance.randrange(ends[30], ends[31])] ^= 1 << chance.randrange(8)
+    check_recovered(
+        open_log(with_tail(storage, broken), index_interval_bytes=300), whole, ends[30], ends
+    )
+
+
+def test_a_damaged_checkpoint_only_costs_a_scan() -> None:
+    storage = MemoryStorage()
+    log = open_log(storage, recovery_bytes=1)
+    for _ in range(20):
+        log.append(batch(b"x" * 100), 0, NOW_MS)
+    log.sync()
+    checkpoint = bytes(storage.files["checkpoint"].content)
+    for at in range(0, len(checkpoint), 7):
+        storage.files["checkpoint"].content[at] ^= 1
+        again = open_log(storage, recovery_bytes=1)
+        assert again.recovery.scanned_bytes == again.size_bytes == log.size_bytes
+        storage.files["checkpoint"].content[at] ^= 1
 
 
 def run(storage: FaultyStorage, chance: Random, model: "Model") -> None:
     """Append, sync, roll, delete until the power fails."""
-    log = open_log(storage, segment_bytes=model.segment_bytes, index_interval_bytes=300)
+    log = open_log(
+        storage,
+        segment_bytes=model.segment_bytes,
+        recovery_bytes=model.recovery_bytes,
+        index_interval_bytes=300,
+    )
     model.opened(log)
     now_ms = NOW_MS
     while True:
@@ -153,8 +230,9 @@ def run(storage: FaultyStorage, chance: Random, model: "Model") -> None:
 class Model:
     """What must be there after a crash."""
 
-    def __init__(self, segment_bytes: int) -> None:
+    def __init__(self, segment_bytes: int, recovery_bytes: int) -> None:
         self.segment_bytes = segment_bytes
+        self.recovery_bytes = recovery_bytes
         self.values: list[bytes] = []
         self.synced = 0
         self.start = 0
@@ -181,7 +259,7 @@ class Model:
 def test_after_crashes_everything_synced_is_there_and_nothing_else(seed: int) -> None:
     chance = Random(f"crash/{seed}")
     storage = FaultyStorage()
-    model = Model(chance.choice((700, 3_000, 1 << 20)))
+    model = Model(chance.choice((700, 3_000, 1 << 20)), chance.choice((1, 1_000, 1 << 20)))
     for _ in range(4):
         storage.disk.crash_at_write = storage.disk.writes + chance.randint(1, 60)
         with pytest.raises(PowerFailure):

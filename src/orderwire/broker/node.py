@@ -14,8 +14,7 @@ import msgspec
 from orderwire.broker.group_model import Answer, GroupEffects, JoinResult
 from orderwire.broker.groups import GroupCoordinator
 from orderwire.broker.journal import Journal, frame
-from orderwire.broker.log import LogConfig, PartitionLog, SyncJob
-from orderwire.broker.log.storage import Storage
+from orderwire.broker.log import LogConfig, PartitionLog, Storage, StorageError, SyncJob
 from orderwire.broker.partitions import ParkedFetch, Partition
 from orderwire.broker.producer_ids import ProducerIds
 from orderwire.broker.replies import Client, Outcome, Reply, Request
@@ -59,9 +58,13 @@ class Commit:
 
     def run(self) -> None:
         """Write and sync; called in the worker thread.  A StorageError must end the broker."""
-        for _, _, job in self.logs:
+        for partition, _, job in self.logs:
             if job is not None:
-                job.run()
+                try:
+                    job.run()
+                except StorageError:
+                    if not partition.log.is_closed:  # its topic was deleted meanwhile
+                        raise
         if self._framed:
             self._journal.append(self._framed)
             self._journal.sync()

@@ -24,6 +24,8 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     batches_per_append_max: int = 1_024
     index_interval_bytes: int = 4_096
     """At most this much is scanned to find an offset, plus one batch."""
+    recovery_bytes: int = 128 << 20
+    """After so many bytes the next sync also notes where a recovery may begin."""
     delete_delay_ms: int = 60_000
     """How long a deleted segment's file stays for readers that still have its name."""
     producer_expiration_ms: int = _DAY_MS

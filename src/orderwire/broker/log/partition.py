@@ -14,7 +14,6 @@ from orderwire.broker.log.epochs import EpochHistory
 from orderwire.broker.log.model import Appended, LogConfig, Recovery, Refused, TimedOffset
 from orderwire.broker.log.producers import ProducerTable
 from orderwire.broker.log.recovery import (
-    CHECKPOINT,
     CLEAN,
     EPOCHS,
     START,
@@ -62,7 +61,9 @@ class PartitionLog:
         self._names_changed = 0
         """How often a segment was made; and how many of those are durable."""
         self._names_synced = 0
-        self._synced_base = self._active.base_offset
+        self._checkpoint_base = self._segments[0].base_offset
+        self._checkpoint_bytes = 0
+        """The segment that was active at the last checkpoint, and its size."""
         self._deleted: list[tuple[int, str]] = []
         self._broken: StorageError | None = None
         self._closed = False
@@ -218,7 +219,12 @@ class PartitionLog:
         """The largest epoch at or below this one, and its end offset; (−1, −1) when unknown."""
         return self.epochs.end_of(epoch, self.end_offset)
 
-    def begin_sync(self) -> SyncJob | None:
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more is asked of it."""
+        return self._closed
+
+    def begin_sync(self, *, checkpoint: bool = True) -> SyncJob | None:
         """Collect what is not durable yet; None when all is.  Run it, then call `end_sync`."""
         self._check_usable()
         if self.synced_offset == self.end_offset and not self._unsynced:
@@ -226,10 +232,36 @@ class PartitionLog:
         return SyncJob(
             closed=tuple(self._unsynced),
             active=self._active.file,
-            directory=self._storage if self._names_changed > self._names_synced else None,
+            storage=self._storage,
+            new_names=self._names_changed > self._names_synced,
             names=self._names_changed,
             end_offset=self.end_offset,
+            checkpoint=self._new_checkpoint() if checkpoint else None,
         )
+
+    def _new_checkpoint(self) -> bytes | None:
+        """What will be durable with everything written so far, when it is time to note it."""
+        active = self._active
+        grown = active.size - self._checkpoint_bytes
+        if active.base_offset == self._checkpoint_base and grown < self.config.recovery_bytes:
+            return None
+        self._checkpoint_base = active.base_offset
+        self._checkpoint_bytes = active.size
+        index = active.index(self.epochs, self.config.index_interval_bytes)
+        return seal(
+            Checkpoint(
+                active.base_offset,
+                self._rows(),
+                index.to_bytes(active.size),
+                self.producers.to_bytes(self.end_offset),
+            )
+        )
+
+    def _rows(self) -> list[SegmentRow]:
+        return [
+            SegmentRow(each.base_offset, each.size, each.next_offset, each.newest_ms, each.began_ms)
+            for each in self._segments
+        ]
 
     def end_sync(self, job: SyncJob, error: StorageError | None = None) -> None:
         """Take note of a job that has run, or failed: then nobody knows what is on disk."""
@@ -239,14 +271,10 @@ class PartitionLog:
         self._unsynced = [file for file in self._unsynced if file not in job.closed]
         self._names_synced = max(self._names_synced, job.names)
         self.synced_offset = max(self.synced_offset, job.end_offset)
-        base = self._segment_of(self.synced_offset).base_offset
-        if base > self._synced_base and self._names_synced == self._names_changed:
-            self._synced_base = base
-            self._storage.replace_file(CHECKPOINT, seal(Checkpoint(base)))
 
-    def sync(self) -> None:
+    def sync(self, *, checkpoint: bool = True) -> None:
         """Return when everything appended is durable.  Raises StorageError."""
-        job = self.begin_sync()
+        job = self.begin_sync(checkpoint=checkpoint)
         if job is None:
             return
         try:
@@ -306,15 +334,11 @@ class PartitionLog:
         """Make everything durable and mark the log as closed properly."""
         if self._closed or self._broken is not None:
             return
-        self.sync()
+        self.sync(checkpoint=False)  # a job that is under way may be writing one
         self._active.save_index()
         name = segment_name(self.end_offset, PRODUCERS)
         self._storage.replace_file(name, self.producers.to_bytes(self.end_offset))
-        rows = [
-            SegmentRow(each.base_offset, each.size, each.next_offset, each.newest_ms, each.began_ms)
-            for each in self._segments
-        ]
-        self._storage.replace_file(CLEAN, seal(CleanStop(rows)))
+        self._storage.replace_file(CLEAN, seal(CleanStop(self._rows())))
         self._closed = True
 
     def _check_usable(self) -> None:

@@ -6,6 +6,7 @@ from orderwire.broker.log.epochs import EpochHistory
 from orderwire.broker.log.index import SparseIndex
 from orderwire.broker.log.model import LogConfig, Recovery
 from orderwire.broker.log.producers import ProducerTable
+from orderwire.broker.log.scan import Scan
 from orderwire.broker.log.sealed import unseal
 from orderwire.broker.log.segment import (
     DELETED,
@@ -15,14 +16,13 @@ from orderwire.broker.log.segment import (
     Segment,
     segment_name,
 )
-from orderwire.broker.log.storage import LogDamaged, Storage
+from orderwire.broker.log.storage import LogDamaged, LogFile, Storage
+from orderwire.broker.log.syncing import CHECKPOINT
 
 START = "start"
 """Holds the log start offset once it is not the first segment's."""
 EPOCHS = "epochs"
 """Holds the epoch history."""
-CHECKPOINT = "checkpoint"
-"""Holds the base offset below which every segment is durable."""
 CLEAN = "clean"
 """Exists only while the log is closed properly."""
 _NEW = ".new"
@@ -34,20 +34,26 @@ class StartFile(msgspec.Struct, array_like=True):
     start_offset: int
 
 
-class Checkpoint(msgspec.Struct, array_like=True):
-    """Content of CHECKPOINT."""
-
-    synced_base: int
-
-
 class SegmentRow(msgspec.Struct, array_like=True):
-    """What a proper close says about a segment."""
+    """What a proper close or a checkpoint says about a segment."""
 
     base_offset: int
     size: int
     next_offset: int
     newest_ms: int
     began_ms: int
+
+
+class Checkpoint(msgspec.Struct, array_like=True):
+    """Content of CHECKPOINT: what was durable, and what a scan of it would have found."""
+
+    synced_base: int
+    """Every segment before this offset was complete and durable."""
+    segments: list[SegmentRow] = []
+    """The last was active then: it may have grown."""
+    index: bytes = b""
+    """Of the last segment."""
+    producers: bytes = b""
 
 
 class CleanStop(msgspec.Struct, array_like=True):
@@ -144,11 +150,12 @@ def _trust(storage: Storage, bases: list[int], clean: CleanStop) -> Opened | Non
 def _recover(
     storage: Storage, config: LogConfig, bases: list[int], start: int, now_ms: int
 ) -> Opened:
-    """Scan every segment; cut at the first bad batch; make what is kept durable."""
+    """Scan what no checkpoint vouches for; cut at the first bad batch; make the rest durable."""
     checkpoint = unseal(storage.read_file(CHECKPOINT), Checkpoint)
     durable_below = checkpoint.synced_base if checkpoint is not None else 0
     known = EpochHistory.from_bytes(storage.read_file(EPOCHS))
     epochs = known or EpochHistory()
+    durable = _Durable(checkpoint if known is not None else None)
     producers = ProducerTable()
     segments: list[Segment] = []
     scanned = cut = 0
@@ -160,20 +167,33 @@ def _recover(
                 raise LogDamaged(reason)
             cut += _drop(storage, bases[number:])
             break
-        snapshot = storage.read_file(segment_name(base, PRODUCERS))
-        producers = ProducerTable.from_bytes(snapshot, base) or producers
         file = storage.open(segment_name(base, LOG))
         segment = Segment(storage, base, file, next_offset=base, began_ms=now_ms)
+        segments.append(segment)
+        row = durable.rows.get(base)
+        behind = None
+        if row is not None:
+            _check_size(file, row, may_have_grown=row is durable.last)
+            segment.began_ms = row.began_ms
+            if row is not durable.last:
+                segment.next_offset, segment.newest_ms = row.next_offset, row.newest_ms
+                continue
+            behind, producers = durable.found, durable.producers
+        else:
+            snapshot = storage.read_file(segment_name(base, PRODUCERS))
+            if base == durable.end:  # even when what stood before is deleted
+                producers = durable.producers
+            producers = ProducerTable.from_bytes(snapshot, base) or producers
         found = segment.scan(
             epochs,
             producers,
             epochs_known=known is not None,
             interval_bytes=config.index_interval_bytes,
             now_ms=now_ms,
+            behind=behind,
         )
-        scanned += file.size
+        scanned += file.size - (row.size if row is not None else 0)
         segment.take(found)
-        segments.append(segment)
         if found.reason is not None:
             reason = f"{segment_name(base, LOG)} {found.reason}"
             if base < durable_below:
@@ -187,12 +207,47 @@ def _recover(
     if not segments:
         segments = [new_segment(storage, start, now_ms)]
     for segment in segments[:-1]:
-        segment.save_index()
-        segment.forget_index()
+        if segment.has_index:
+            segment.save_index()
+            segment.forget_index()
     if epochs.cut(segments[-1].next_offset) or known is None:
         storage.replace_file(EPOCHS, epochs.to_bytes())
     storage.sync_directory()
     return Opened(segments, 0, epochs, producers, Recovery(False, scanned, cut, reason))
+
+
+class _Durable:
+    """What need not be scanned: nothing without a whole checkpoint."""
+
+    def __init__(self, checkpoint: Checkpoint | None) -> None:
+        self.rows: dict[int, SegmentRow] = {}
+        self.last: SegmentRow | None = None
+        self.found: Scan | None = None
+        """What a scan of the last one would have found."""
+        self.producers = ProducerTable()
+        self.end = -1
+        """The offset behind it."""
+        if checkpoint is None or not checkpoint.segments:
+            return
+        last = checkpoint.segments[-1]
+        index = SparseIndex.from_bytes(checkpoint.index, last.size)
+        producers = ProducerTable.from_bytes(checkpoint.producers, last.next_offset)
+        if index is None or producers is None:
+            return
+        self.rows = {row.base_offset: row for row in checkpoint.segments}
+        self.last = last
+        self.end = last.next_offset
+        self.found = Scan(last.size, last.next_offset, last.newest_ms, None, index)
+        self.producers = producers
+
+
+def _check_size(file: LogFile, row: SegmentRow, *, may_have_grown: bool) -> None:
+    """What was durable must still be there.  Raises LogDamaged."""
+    if file.size < row.size or (file.size > row.size and not may_have_grown):
+        raise LogDamaged(
+            f"{segment_name(row.base_offset, LOG)} has {file.size} bytes; {row.size} were durable:"
+            " restore the file from a copy"
+        )
 
 
 def _drop(storage: Storage, bases: list[int]) -> int:

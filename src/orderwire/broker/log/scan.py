@@ -36,7 +36,7 @@ class Scan(msgspec.Struct, frozen=True):
 
 def scan(
     file: LogFile,
-    base_offset: int,
+    behind: Scan,
     *,
     epochs: EpochHistory,
     epochs_known: bool,
@@ -44,22 +44,24 @@ def scan(
     interval_bytes: int,
     now_ms: int,
 ) -> Scan:
-    """Check every batch of a segment; builds its index and brings producers up to date.
+    """Check every batch of a segment behind what is known to be good.
+
+    Adds to that index, and brings producers up to date.
 
     A batch is good when it is all there, its checksum matches, its base offset is the one expected
     and its epoch the one the history names.  Without a history the epochs must not decrease, and
     the history is rebuilt.
     """
     unpack = _SCANNED.unpack_from
-    index = SparseIndex()
+    index = behind.index
     size = file.size
-    buffer = bytearray(min(max(size, HEADER_BYTES), _CHUNK_BYTES))
-    start = 0  # the buffer's first byte in the file
+    position = behind.good_bytes
+    buffer = bytearray(min(max(size - position, HEADER_BYTES), _CHUNK_BYTES))
+    start = position  # the buffer's first byte in the file
     filled = at = 0
-    position = 0
-    expected = base_offset
-    newest = NO_TIME
-    index_from = 0
+    expected = behind.next_offset
+    newest = behind.newest_ms
+    index_from = index.next_position
     epoch_now = epochs.at(expected)
     epoch_until = epochs.next_change(expected)
     reason: str | None = None

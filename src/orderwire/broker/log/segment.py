@@ -65,6 +65,11 @@ class Segment:
         if newest_ms > self.newest_ms:
             self.newest_ms = newest_ms
 
+    @property
+    def has_index(self) -> bool:
+        """Whether the index is in memory."""
+        return self._index is not None
+
     def adopt(self, index: SparseIndex) -> None:
         """Use an index that was read from its file."""
         self._index = index
@@ -105,11 +110,12 @@ class Segment:
         epochs_known: bool,
         interval_bytes: int,
         now_ms: int = 0,
+        behind: Scan | None = None,
     ) -> Scan:
-        """Check the whole file; does not change this segment."""
+        """Check the file, from where `behind` ended on; does not change this segment."""
         return scan(
             self.file,
-            self.base_offset,
+            behind or Scan(0, self.base_offset, NO_TIME, None, SparseIndex()),
             epochs=epochs,
             epochs_known=epochs_known,
             producers=producers,

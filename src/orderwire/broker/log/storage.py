@@ -83,7 +83,10 @@ class Storage(Protocol):
         ...
 
     def replace_file(self, name: str, data: bytes) -> None:
-        """Put a file in place of another, durably: after a crash it is the old or the new one."""
+        """Put a file in place of another, durably: after a crash it is the old or the new one.
+
+        May run in another thread.
+        """
         ...
 
     def sync_directory(self) -> None:
