@@ -102,6 +102,28 @@ def test_nothing_is_visible_before_it_is_on_disk() -> None:
     assert values(woken.responses[0].partitions[0]) == [b"a"]
 
 
+def test_a_disk_fault_under_a_deleted_topic_does_not_end_the_broker() -> None:
+    """Its files are renamed while the worker thread may still be writing beside them."""
+    node = Node(SAFE)
+    node.create("t")
+    node.produce("t", batch(b"a"))
+    commit = node.broker.take_commit()
+    assert commit is not None
+    (_, _, job), *_ = commit.logs
+    assert job is not None
+
+    def fail() -> None:
+        raise StorageError("cannot write: no such file or directory")
+
+    job.run = fail  # type: ignore[method-assign]
+    with pytest.raises(StorageError):
+        commit.run()
+    deleted = node.ask(ApiKey.DELETE_TOPICS, 6, DeleteTopicsRequest([DeleteTopicState("t")]))
+    assert deleted.responses[0].error_code == ErrorCode.NONE
+    commit.run()
+    node.broker.committed(commit)
+
+
 def test_commit_puts_the_data_down_before_the_offsets_that_refer_to_it() -> None:
     """[broker.md §10.17] After a power failure no group is ahead of its data."""
     disk = FaultyDisk()
