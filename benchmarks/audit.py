@@ -26,8 +26,9 @@ from orderwire.pipeline.session import SessionSettings, spark_session
 from orderwire.trace.schema import arrow_schema, spark_ddl
 from orderwire.verify.audit import audit, plan_run
 from orderwire.verify.kernels.slices import audit_slice
+from orderwire.verify.kernels.survey import SURVEYED, survey
 from orderwire.verify.report import Report
-from orderwire.verify.source import ParquetSource, extents, settings_of
+from orderwire.verify.source import ParquetSource, settings_of
 from orderwire.verify.synthetic import Faults, SyntheticSettings, synthetic_batches
 
 SIZES = (100_000, 1_000_000, 2_000_000, 10_000_000)
@@ -95,11 +96,11 @@ def measured(work: Callable[[], Report]) -> tuple[Cost, Report]:
 def kernel_cpu_s(path: Path) -> float:
     """CPU of the kernels alone: all slices of a trace, each read before its time is taken."""
     source = ParquetSource([str(path)])
-    (extent,) = extents(source).values()
-    settings, _ = settings_of(source.starts(), extent.run_id)
+    (surveyed,) = survey(source.batches(SURVEYED, None)).values()
+    settings, _ = settings_of(source.starts(), surveyed.run_id)
     assert settings is not None
     total = 0.0
-    for piece in plan_run(source, extent, settings):
+    for piece in plan_run(surveyed, settings):
         table = source.read(piece.run_id, piece.view_low, piece.view_high)
         before = time.process_time()
         audit_slice(table, piece, settings)
@@ -188,7 +189,9 @@ def main() -> int:
     """Run the benchmark."""
     options = arguments(__doc__, repeats=3).parse_args()
     sizes = QUICK_SIZES if options.quick else SIZES
-    rows, ratios, one = {}, {}, {}
+    rows: dict[str, Any] = {}
+    ratios: dict[str, float] = {}
+    one: dict[int, float] = {}
     settings = SessionSettings(name="orderwire-benchmark")
     with tempfile.TemporaryDirectory() as name, spark_session(settings) as spark:
         folder = Path(name)

@@ -1,79 +1,64 @@
 """The audit on Spark: slices go out, findings come back; the kernels are those of `verify`.
 
 Default shape: a list of slices, and tasks that read their own time range from Parquet files, so
-that no event passes through the JVM.  For DataFrames without files: events are copied to the
-slices that must see them and shuffled by slice.  Both find exactly what one process finds.
+that no event passes through the JVM.  Such jobs need no query plan, so they are no queries but
+plain tasks: Spark's share of an audit is then some 25 ms of CPU a task.  For DataFrames without
+files: events are copied to the slices that must see them and shuffled by slice.  Both find exactly
+what one process finds.
 """
 
+import itertools
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
+from orderwire.pipeline.audit_rounds import (
+    VIOLATIONS_DDL,
+    Plan,
+    Round,
+    SparkAudit,
+    audit_in_rounds,
+    round_of,
+    violations_frame,
+)
+from orderwire.pipeline.audit_shuffle import ShuffledRounds, plan_frame
 from orderwire.pipeline.audit_source import find_source
 from orderwire.pipeline.audit_tasks import (
     EXAMPLES_PART,
-    EXTRA_COUNTS_PART,
-    FOUND_DDL,
     VIOLATIONS_PART,
+    Files,
+    Found,
     Task,
     audit_from_files,
-    audit_from_rows,
-    examples_of,
-    task_rows,
+    audit_whole,
+    survey_groups,
     unpack,
+    violations_from_files,
     violations_of,
 )
-from orderwire.trace.events import EventKind, RunSettings
-from orderwire.trace.schema import arrow_schema, spark_ddl
-from orderwire.verify.audit import AuditOptions, contradictions
-from orderwire.verify.kernels.columns import NEEDED, TIME_MAX, TIME_MIN
-from orderwire.verify.kernels.slices import (
-    LENGTH_WINDOWS_MIN,
-    Extent,
-    Slice,
-    bucket_ns,
-    events_target,
-    plan_slices,
-)
-from orderwire.verify.kernels.violations import merge
-from orderwire.verify.report import (
-    EXAMPLES_MAX,
-    Found,
-    Report,
-    RunReport,
-    combine,
-    conclude,
-    example_rows,
-)
-from orderwire.verify.settle import Settled, join_parts, settle
-from orderwire.verify.source import ParquetSource, TraceSource, settings_of, window_of
+from orderwire.trace.schema import arrow_schema
+from orderwire.verify.audit import AuditOptions, plan_run
+from orderwire.verify.kernels.slices import EVENTS_TARGET
+from orderwire.verify.kernels.survey import Survey, join_surveys
+from orderwire.verify.source import ParquetSource, RowGroup, TraceSource, settings_of
 
-VIOLATIONS_DDL = (
-    "run_id string, check string, kind string, process int, position bigint, time_ns bigint, "
-    "source int, number bigint, witness_source int, witness_number bigint, "
-    "witness_position bigint, detail string"
-)
+__all__ = ["SparkAudit", "audit_files", "audit_frame", "audit_source"]
+
 TASKS_PER_CORE = 4
-"""Tasks to each core: enough to even out slices of different cost."""
-PARTITIONS_MAX = 2_000
-
-
-@dataclass(frozen=True, slots=True)
-class SparkAudit:
-    """What an audit found; `violations` is lazy and reads cached findings."""
-
-    report: Report
-    violations: DataFrame
-    """One row a violation, columns as in the lake's table of that name."""
+"""At most so many tasks to each core: enough to even out slices of different cost."""
+EVENTS_PER_TASK = 250_000
+"""A task audits at least so many events, else starting it would cost too much."""
+EVENTS_PER_SURVEY = 1_000_000
+VIOLATIONS_KEPT_BYTES = 16 * 2**20
+"""Violations that an audit brings to the driver with its findings, packed, of all slices; larger
+amounts stay where they are found."""
+_audits = itertools.count()
 
 
 @contextmanager
@@ -102,20 +87,23 @@ def audit_files(
     *,
     versioned: bool = True,
 ) -> Iterator[SparkAudit]:
-    """Audit a trace in Parquet files that every worker can read: the default shape."""
+    """Audit a trace in Parquet files that driver and workers can read: the default shape.
+
+    A trace too short to be cut is one task.  Raises TraceError.
+    """
     options = options or AuditOptions()
-    events = spark.read.schema(spark_ddl()).parquet(*files)
-    plans = _plan(events, options)
-    work = partial(audit_from_files, files=tuple(files), versioned=versioned)
-
-    def run(tasks: Sequence[Task]) -> DataFrame:
-        cores = spark.sparkContext.defaultParallelism
-        partitions = min(len(tasks), TASKS_PER_CORE * cores)
-        rows = spark.createDataFrame(task_rows(tasks))
-        return rows.repartition(partitions).mapInArrow(work, FOUND_DDL)
-
-    with _audited(spark, plans, options, run) as found:
-        yield found
+    groups = ParquetSource(files, versioned=versioned).groups()
+    trace = Files(tuple(files), versioned, next(_audits))
+    events = sum(group.events for group in groups)
+    if events < 2 * (options.slice_events or EVENTS_TARGET):
+        yield _whole(spark, trace, options)
+        return
+    plans = _plan(spark, trace, groups, options)
+    rounds = _FileRounds(spark, trace, events)
+    try:
+        yield audit_in_rounds(spark, plans, options, rounds)
+    finally:
+        rounds.close()
 
 
 @contextmanager
@@ -124,270 +112,115 @@ def audit_frame(events: DataFrame, options: AuditOptions | None = None) -> Itera
     options = options or AuditOptions()
     if options.waiting or options.clocks:
         raise ValueError("waiting and clocks need files: write the trace to Parquet first")
-    spark = events.sparkSession
-    plans = {run: _regular(plan, options) for run, plan in _plan(events, options).items()}
-
-    def run(tasks: Sequence[Task]) -> DataFrame:
-        return _shuffled(events, tasks)
-
-    with _audited(spark, plans, options, run) as found:
-        yield found
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """How to audit one run."""
-
-    extent: Extent
-    settings: RunSettings | None
-    assumed: RunSettings
-    odd: pa.Table
-    slices: list[Slice]
-
-    def tasks(self) -> list[Task]:
-        return [Task(piece=piece, settings=self.assumed) for piece in self.slices]
-
-    def whole(self) -> Task:
-        return Task(piece=Slice(run_id=self.extent.run_id), settings=self.assumed)
-
-
-def _plan(events: DataFrame, options: AuditOptions) -> dict[str, _Plan]:
-    """Scan the trace for what the plans of all its runs need."""
-    age = F.col("time_ns") - F.col("stamp_ns")
-    kind = F.col("kind")
-    extents = (
-        events.groupBy("run_id")
-        .agg(
-            F.count("*").alias("events"),
-            F.min("time_ns").alias("first"),
-            F.max("time_ns").alias("last"),
-            F.max(F.when(kind == EventKind.DELIVER.value, age)).alias("age"),
-            F.max(F.when(kind == EventKind.SEND.value, -age)).alias("ahead"),
-            F.max(F.when(F.col("process") < 4096, F.col("process"))).alias("process"),
-        )
-        .toArrow()
-        .sort_by("run_id")  # here, and not by a shuffle
-        .to_pylist()
-    )
-    starts = (
-        events.where(kind == EventKind.START.value)
-        .select("run_id", "process", "position", "detail")
-        .toArrow()
-    )
-    known = {}
-    for row in extents:
-        window = window_of(*(TIME_MIN if row[name] is None else row[name] for name in _WINDOW))
-        run_id = row["run_id"]
-        extent = Extent(run_id, row["events"], row["first"], row["last"], window)
-        settings, odd = settings_of(starts, run_id)
-        assumed = settings or RunSettings(algorithm="", members=max(0, row["process"] or 0) + 1)
-        known[run_id] = _Plan(extent, settings, assumed, odd, [Slice(run_id=run_id)])
-    return known | _cut(events, known, options)
-
-
-_WINDOW = ("age", "ahead")
-
-
-def _cut(events: DataFrame, plans: Mapping[str, _Plan], options: AuditOptions) -> dict[str, _Plan]:
-    """Cut the long runs among these, by counting their events in buckets of time."""
-    targets = {
-        run: options.slice_events or events_target(plan.assumed.members)
-        for run, plan in plans.items()
-        if plan.settings is not None and plan.settings.clock == "shared"
-    }
-    long = [run for run, target in targets.items() if plans[run].extent.events >= 2 * target]
-    if not long:
-        return {}
-    extents = [plans[run].extent for run in long]
-    widths = pa.table(
-        {
-            "run_id": long,
-            "first": [extent.first_ns for extent in extents],
-            "width": [bucket_ns(extent) for extent in extents],
-        }
-    )
-    bucket = F.expr("(time_ns - first) div width").alias("bucket")
-    counted = (
-        events.select("run_id", "time_ns")
-        .join(F.broadcast(events.sparkSession.createDataFrame(widths)), "run_id")
-        .groupBy("run_id", bucket)
-        .count()
-        .toArrow()
-        .sort_by("bucket")
-    )
-    cut = {}
-    for run, extent in zip(long, extents, strict=True):
-        mine = counted.filter(pa.compute.equal(counted.column("run_id"), run))
-        buckets = mine.column("bucket").to_numpy() * bucket_ns(extent) + extent.first_ns
-        counts = mine.column("count").to_numpy()
-        slices = plan_slices(extent, plans[run].settings, buckets, counts, targets[run])
-        cut[run] = replace(plans[run], slices=slices)
-    return cut
-
-
-def _regular(plan: _Plan, options: AuditOptions) -> _Plan:
-    """Cut the run into slices of equal length, so that SQL can tell an event's slices."""
-    if len(plan.slices) < 2:
-        return plan
-    extent, settings = plan.extent, plan.assumed
-    length = extent.last_ns - extent.first_ns + 1
-    target = options.slice_events or events_target(settings.members)
-    shortest = LENGTH_WINDOWS_MIN * (extent.window_ns + 2 * settings.epsilon_ns)
-    step = max(shortest, -(-length * target // extent.events), 1)
-    cuts = list(range(extent.first_ns + step, extent.last_ns + 1, step))
-    edges = [TIME_MIN, *cuts, TIME_MAX]
-    slices = [
-        Slice(
-            run_id=extent.run_id,
-            low=low,
-            high=high,
-            window_ns=extent.window_ns,
-            epsilon_ns=settings.epsilon_ns,
-        )
-        for low, high in pairwise(edges)
-    ]
-    return replace(plan, slices=slices)
-
-
-def _shuffled(events: DataFrame, tasks: Sequence[Task]) -> DataFrame:
-    """Copy every event to the slices that must see it, bring each slice together, audit it."""
-    spark = events.sparkSession
-    numbered = dict(enumerate(tasks))
-    runs: dict[str, dict[str, int | str]] = {}
-    for number, task in numbered.items():
-        piece = task.piece
-        row = runs.setdefault(
-            piece.run_id,
-            {"run_id": piece.run_id, "base": number, "count": 0, "origin": 0, "step": 1},
-        )
-        row["count"] = number - int(row["base"]) + 1
-        row["back"], row["ahead"] = piece.epsilon_ns, piece.window_ns + piece.epsilon_ns
-        if row["count"] == 2:  # the second slice is the first with two real ends, or the last
-            row["origin"] = piece.low
-            row["step"] = piece.high - piece.low if piece.high != TIME_MAX else TIME_MAX
-    plan = F.broadcast(spark.createDataFrame(pa.Table.from_pylist(list(runs.values()))))
-    # Slice 0 ends at `origin`; slice k > 0 begins at origin + (k − 1) · step.
-    since = "(time_ns {} - origin)"
-    floor = f"(({since} - pmod({since}, step)) div step)"
-    index = f"least(count - 1, greatest(0, 1 + {floor}))"
-    first, last = index.replace("{}", "- back"), index.replace("{}", "+ ahead")
-    copied = (
-        events.select(*NEEDED)
-        .join(plan, "run_id")
-        .selectExpr(*NEEDED, f"explode(sequence(base + {first}, base + {last})) as slice")
-    )
-    partitions = min(len(tasks), PARTITIONS_MAX)
-    gathered = copied.repartitionById(partitions, F.col("slice").cast("int"))
-    return gathered.mapInArrow(partial(audit_from_rows, tasks=numbered), FOUND_DDL)
-
-
-@contextmanager
-def _audited(
-    spark: SparkSession,
-    plans: Mapping[str, _Plan],
-    options: AuditOptions,
-    run: Callable[[Sequence[Task]], DataFrame],
-) -> Iterator[SparkAudit]:
-    """Run all tasks, settle what they hand on, do again in one piece what must be."""
-    cached = []
-
-    def rounds(tasks: Sequence[Task]) -> tuple[DataFrame, dict[str, list[dict[str, pa.Table]]]]:
-        found = run(tasks).persist()
-        cached.append(found)
-        return found, _collected(found)
-
+    rounds = ShuffledRounds(events)
     try:
-        if not plans:
-            empty = spark.createDataFrame([], VIOLATIONS_DDL)
-            yield SparkAudit(combine([]), empty)
-            return
-        found, parts = rounds([task for plan in plans.values() for task in plan.tasks()])
-        settled = {name: _settle(plan, parts[name]) for name, plan in plans.items()}
-        again = [name for name, result in settled.items() if not result.slices_suffice]
-        frames = [found.where(~F.col("run_id").isin(again)) if again else found]
-        if again:
-            found, redone = rounds([plans[name].whole() for name in again])
-            frames.append(found)
-            for name in again:
-                parts[name] = redone[name]
-                settled[name] = settle(
-                    name, plans[name].assumed, join_parts(redone[name]), whole=True
-                )
-        extra: dict[str, list[dict[str, pa.Table]]] = {}
-        if options.waiting or options.clocks:
-            found, extra = rounds(
-                [
-                    Task(piece=Slice(run_id=name), settings=plan.assumed, extra=options)
-                    for name, plan in plans.items()
-                ]
-            )
-            frames.append(found)
-        own = merge(
-            [settled[name].violations for name in plans]
-            + [contradictions(name, plan.odd) for name, plan in plans.items()]
-        )
-        reports = [
-            _report(plan, settled[name], [*parts[name], *extra.get(name, [])], own, options)
-            for name, plan in plans.items()
-        ]
-        violations = spark.createDataFrame(own.cast(_nullable(own.schema)))
-        for frame in frames:
-            packed = frame.where(F.col("part") == VIOLATIONS_PART).select("payload")
-            violations = violations.unionByName(packed.mapInArrow(violations_of, VIOLATIONS_DDL))
-        yield SparkAudit(combine(reports), violations)
+        yield audit_in_rounds(events.sparkSession, plan_frame(events, options), options, rounds)
     finally:
-        for frame in cached:
+        rounds.close()
+
+
+class _FileRounds:
+    """Runs tasks that read their slices from files."""
+
+    def __init__(self, spark: SparkSession, trace: Files, events: int) -> None:
+        self._spark = spark
+        self._trace = trace
+        self._events = events
+        self._cached: list[DataFrame] = []
+
+    def __call__(self, tasks: Sequence[Task]) -> Round:
+        """Audit these slices."""
+        context = self._spark.sparkContext
+        keep_bytes = VIOLATIONS_KEPT_BYTES // len(tasks)
+        found: list[Found] = (
+            context.parallelize(tasks, self._partitions(tasks))
+            .mapPartitions(partial(audit_from_files, files=self._trace, keep_bytes=keep_bytes))
+            .collect()
+        )
+        left = {
+            (slice_.run_id, slice_.low)
+            for slice_ in found
+            if EXAMPLES_PART in slice_.parts and VIOLATIONS_PART not in slice_.parts
+        }
+
+        def others(runs: Collection[str]) -> DataFrame | None:
+            again = [
+                task
+                for task in tasks
+                if task.piece.run_id in runs and (task.piece.run_id, task.piece.low) in left
+            ]
+            return self._violations(again) if again else None
+
+        return round_of(found, others)
+
+    def close(self) -> None:
+        """Let go of the findings."""
+        for frame in self._cached:
             frame.unpersist()
 
+    def _violations(self, tasks: Sequence[Task]) -> DataFrame:
+        payloads = self._spark.sparkContext.parallelize(
+            tasks, self._partitions(tasks)
+        ).mapPartitions(partial(violations_from_files, files=self._trace))
+        packed = self._spark.createDataFrame(payloads, "payload binary")
+        frame = packed.mapInArrow(violations_of, VIOLATIONS_DDL).persist()
+        self._cached.append(frame)
+        return frame
 
-def _collected(found: DataFrame) -> dict[str, list[dict[str, pa.Table]]]:
-    """Bring the small parts of all findings to the driver: everything but the violations."""
-    slices: dict[tuple[str, int], dict[str, pa.Table]] = {}
-    small = found.where(F.col("part") != VIOLATIONS_PART).toArrow()
-    columns = (small.column(name) for name in ("run_id", "low", "part", "payload"))
-    for run_id, low, part, payload in zip(*columns, strict=True):
-        key = (run_id.as_py(), low.as_py())
-        slices.setdefault(key, {})[part.as_py()] = unpack(payload.as_buffer())
-    runs: dict[str, list[dict[str, pa.Table]]] = {}
-    for (run_id, _), parts in sorted(slices.items()):
-        runs.setdefault(run_id, []).append(parts)
-    return runs
+    def _partitions(self, tasks: Sequence[Task]) -> int:
+        return min(len(tasks), _tasks(self._spark, self._events, EVENTS_PER_TASK))
 
 
-def _settle(plan: _Plan, parts: Sequence[dict[str, pa.Table]]) -> Settled:
-    whole = len(plan.slices) == 1 and plan.slices[0].whole
-    return settle(plan.extent.run_id, plan.assumed, join_parts(parts), whole=whole)
+def _whole(spark: SparkSession, trace: Files, options: AuditOptions) -> SparkAudit:
+    """Audit a small trace in one task."""
+    ((report, violations),) = (
+        spark.sparkContext.parallelize([None], 1)
+        .mapPartitions(partial(audit_whole, files=trace, options=options))
+        .collect()
+    )
+    return SparkAudit(report, lambda: violations_frame(spark, unpack(violations)))
 
 
-def _report(
-    plan: _Plan,
-    settled: Settled,
-    parts: Iterable[Mapping[str, pa.Table]],
-    own: pa.Table,
-    options: AuditOptions,
-) -> RunReport:
-    """Add up the counts of all slices and keep the first examples of each check."""
-    run_id = plan.extent.run_id
-    mine = own.filter(pa.compute.equal(own.column("run_id"), run_id))
-    tables = [examples_of(mine)]
-    checked: dict[str, int] = {}
-    for part in parts:
-        if EXAMPLES_PART in part:
-            tables.append(part[EXAMPLES_PART])
-        if EXTRA_COUNTS_PART in part:
-            checked |= dict(zip(*part[EXTRA_COUNTS_PART].to_pydict().values(), strict=True))
-    counts: dict[str, int] = {}
-    rows: dict[str, list[pa.Table]] = {}
-    for table in tables:
-        for check in pa.compute.unique(table.column("check")).to_pylist():
-            some = table.filter(pa.compute.equal(table.column("check"), check))
-            counts[check] = counts.get(check, 0) + some.column("count")[0].as_py()
-            rows.setdefault(check, []).append(some.drop_columns("count"))
-    found = {
-        check: Found(count, example_rows(merge(rows[check]).slice(0, EXAMPLES_MAX)))
-        for check, count in counts.items()
-    }
-    return conclude(run_id, plan.settings, settled, found, checked, options.expect)
+def _plan(
+    spark: SparkSession, trace: Files, groups: Sequence[RowGroup], options: AuditOptions
+) -> dict[str, Plan]:
+    """Survey the trace in parts, and cut its runs."""
+    parts = _shares(groups, _tasks(spark, sum(group.events for group in groups), EVENTS_PER_SURVEY))
+    found: list[tuple[list[Survey], bytes]] = (
+        spark.sparkContext.parallelize(parts, len(parts))
+        .mapPartitions(partial(survey_groups, files=trace))
+        .collect()
+    )
+    starts = pa.concat_tables([unpack(packed) for _, packed in found])
+    runs: dict[str, list[Survey]] = {}
+    for surveys, _ in found:
+        for surveyed in surveys:
+            runs.setdefault(surveyed.run_id, []).append(surveyed)
+    plans = {}
+    for run_id, surveys in sorted(runs.items()):
+        surveyed = join_surveys(surveys)
+        settings, odd = settings_of(starts, run_id)
+        slices = plan_run(surveyed, settings, options.slice_events)
+        assumed = settings or surveyed.assumed()
+        plans[run_id] = Plan(surveyed.extent(), settings, assumed, odd, slices)
+    return plans
+
+
+def _tasks(spark: SparkSession, events: int, events_per_task: int) -> int:
+    """Return how many tasks suit that many events: at least one for each core."""
+    cores = spark.sparkContext.defaultParallelism
+    return max(cores, min(TASKS_PER_CORE * cores, events // events_per_task))
+
+
+def _shares(groups: Sequence[RowGroup], count: int) -> list[list[RowGroup]]:
+    """Share out row groups, neighbours together, so that each share holds as many events."""
+    target = sum(group.events for group in groups) / count
+    shares: dict[int, list[RowGroup]] = {}
+    before = 0
+    for group in groups:
+        shares.setdefault(int((before + group.events / 2) // target), []).append(group)
+        before += group.events
+    return list(shares.values())
 
 
 def _as_parquet(source: TraceSource, folder: Path) -> str:
@@ -398,7 +231,3 @@ def _as_parquet(source: TraceSource, folder: Path) -> str:
     ordered = table.sort_by([("run_id", "ascending"), ("time_ns", "ascending")])
     pq.write_table(ordered, path, row_group_size=131_072, compression="zstd")
     return str(path)
-
-
-def _nullable(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(field.name, field.type) for field in schema])

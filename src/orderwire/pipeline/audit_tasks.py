@@ -1,10 +1,11 @@
-"""What Spark's workers run for an audit: plain functions over Arrow batches.
+"""What Spark's workers run for an audit: plain functions over Arrow tables.
 
-A task says what it found as rows (run_id, slice, part, payload): each payload is one of the
-kernels' small tables as an Arrow IPC stream.
+Everything that they return has a bounded size: the kernels' small tables, packed, and violations
+as far as their slice may keep them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 import msgspec
@@ -13,14 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orderwire.trace.events import RunSettings
-from orderwire.verify.audit import AuditOptions, extra_checks
+from orderwire.verify.audit import AuditOptions, audit, extra_checks
 from orderwire.verify.kernels.columns import NEEDED
 from orderwire.verify.kernels.slices import Slice, audit_slice
+from orderwire.verify.kernels.survey import SURVEYED, Survey, survey
 from orderwire.verify.kernels.violations import VIOLATIONS
-from orderwire.verify.report import EXAMPLES_MAX
-from orderwire.verify.source import ParquetSource
+from orderwire.verify.report import EXAMPLES_MAX, Report
+from orderwire.verify.source import ParquetSource, RowGroup
 
-WORK_DDL = "task string"
 FOUND_DDL = "run_id string, low bigint, part string, payload binary"
 FOUND = pa.schema(
     [("run_id", pa.string()), ("low", pa.int64()), ("part", pa.string()), ("payload", pa.binary())]
@@ -28,7 +29,6 @@ FOUND = pa.schema(
 VIOLATIONS_PART = "violations"
 EXAMPLES_PART = "examples"
 """The first violations of each check in the slice, and how many there are."""
-EXTRA_PART = "extra"
 EXTRA_COUNTS_PART = "extra_counts"
 EXAMPLES = VIOLATIONS.append(pa.field("count", pa.int64()))
 
@@ -42,27 +42,60 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """Do the checks that need the run in one piece instead."""
 
 
-def task_rows(tasks: Iterable[Task]) -> pa.Table:
-    """Return tasks as rows for a DataFrame."""
-    return pa.table({"task": [msgspec.json.encode(task).decode() for task in tasks]})
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The trace of an audit, as its workers open it."""
+
+    names: tuple[str, ...]
+    versioned: bool
+    audit: int
+    """Which of the session's audits: workers outlive an audit, and files may be written anew."""
 
 
-def audit_from_files(
-    batches: Iterable[pa.RecordBatch], files: tuple[str, ...], versioned: bool
-) -> Iterator[pa.RecordBatch]:
-    """Audit the slices of these tasks, reading each one's time range from Parquet files."""
-    for batch in batches:
-        for text in batch.column("task").to_pylist():
-            task = msgspec.json.decode(text, type=Task)
-            source = _opened(files, versioned)
-            run_id = task.piece.run_id
-            if task.extra is not None:
-                rows, counts = extra_checks(source, run_id, task.settings, task.extra)
-                parts = _extra_parts(rows, counts)
-            else:
-                table = source.read(run_id, task.piece.view_low, task.piece.view_high)
-                parts = _parts(audit_slice(table, task.piece, task.settings).parts())
-            yield found_rows(run_id, task.piece.low, parts)
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a worker says of one slice: the kernels' tables by name, packed."""
+
+    run_id: str
+    low: int
+    parts: Mapping[str, bytes]
+
+
+def audit_whole(
+    parts: Iterable[object], files: Files, options: AuditOptions
+) -> Iterator[tuple[Report, bytes]]:
+    """Audit a small trace in one piece: its report, and its violations, packed."""
+    for _ in parts:
+        report, violations = audit(_opened(files), options)
+        yield report, pack(violations)
+
+
+def survey_groups(
+    parts: Iterable[list[RowGroup]], files: Files
+) -> Iterator[tuple[list[Survey], bytes]]:
+    """Survey the runs of these row groups: all that a plan needs, and START events, packed."""
+    for groups in parts:
+        source = _opened(files).part(groups)
+        found = survey(source.batches(SURVEYED, None))
+        yield list(found.values()), pack(source.starts())
+
+
+def audit_from_files(tasks: Iterable[Task], files: Files, keep_bytes: int) -> Iterator[Found]:
+    """Audit these slices, reading each one's time range from Parquet files.
+
+    Violations of more than `keep_bytes` stay behind; whoever wants them has the slice done again.
+    """
+    for task in tasks:
+        parts = {name: pack(table) for name, table in _audited(task, files).items()}
+        if len(parts.get(VIOLATIONS_PART, b"")) > keep_bytes:
+            del parts[VIOLATIONS_PART]
+        yield Found(task.piece.run_id, task.piece.low, parts)
+
+
+def violations_from_files(tasks: Iterable[Task], files: Files) -> Iterator[tuple[bytes]]:
+    """Audit these slices, and return their violations only, packed."""
+    for task in tasks:
+        yield (pack(_audited(task, files)[VIOLATIONS_PART]),)
 
 
 def audit_from_rows(
@@ -127,6 +160,15 @@ def examples_of(violations: pa.Table) -> pa.Table:
     return pa.concat_tables(tables)
 
 
+def _audited(task: Task, files: Files) -> dict[str, pa.Table]:
+    source, run_id = _opened(files), task.piece.run_id
+    if task.extra is not None:
+        rows, counts = extra_checks(source, run_id, task.settings, task.extra)
+        return _extra_parts(rows, counts)
+    table = source.read(run_id, task.piece.view_low, task.piece.view_high)
+    return _parts(audit_slice(table, task.piece, task.settings).parts())
+
+
 def _parts(found: dict[str, pa.Table]) -> dict[str, pa.Table]:
     violations = found["violations"]
     parts = {name: table for name, table in found.items() if name != "violations"}
@@ -147,6 +189,6 @@ def _extra_parts(rows: pa.Table, counts: Mapping[str, int]) -> dict[str, pa.Tabl
 
 
 @lru_cache(maxsize=4)
-def _opened(files: tuple[str, ...], versioned: bool) -> ParquetSource:
+def _opened(files: Files) -> ParquetSource:
     """Keep footers from one slice to the next: a worker gets many slices of the same files."""
-    return ParquetSource(files, versioned=versioned)
+    return ParquetSource(files.names, versioned=files.versioned)

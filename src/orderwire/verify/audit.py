@@ -6,31 +6,22 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from orderwire.kernel import GROUP_SIZE_MAX
 from orderwire.trace.events import RunSettings
 from orderwire.verify.kernels.columns import NEEDED, columns_of
 from orderwire.verify.kernels.matching import match
 from orderwire.verify.kernels.slices import (
-    Extent,
     Slice,
     audit_slice,
-    bucket_ns,
-    events_target,
     plan_slices,
 )
 from orderwire.verify.kernels.stamps import audit_clocks, recorded_clocks
+from orderwire.verify.kernels.survey import SURVEYED, Survey, survey
 from orderwire.verify.kernels.violations import merge, no_violations, violation_rows
 from orderwire.verify.kernels.waiting import waiting
 from orderwire.verify.kernels.wellformed import drop_repeats
 from orderwire.verify.report import Report, RunReport, combine, conclude, tally_found
 from orderwire.verify.settle import Settled, join_parts, settle
-from orderwire.verify.source import (
-    EVIDENCE,
-    TraceSource,
-    extents,
-    histogram,
-    settings_of,
-)
+from orderwire.verify.source import EVIDENCE, TraceSource, settings_of
 
 
 class AuditOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,21 +44,21 @@ def audit(source: TraceSource, options: AuditOptions | None = None) -> tuple[Rep
     options = options or AuditOptions()
     starts = source.starts()
     reports, found = [], []
-    for extent in extents(source).values():
-        report, rows = audit_run(source, extent, starts, options)
+    for surveyed in survey(source.batches(SURVEYED, None)).values():
+        report, rows = audit_run(source, surveyed, starts, options)
         reports.append(report)
         found.append(rows)
     return combine(reports), merge(found)
 
 
 def audit_run(
-    source: TraceSource, extent: Extent, starts: pa.Table, options: AuditOptions
+    source: TraceSource, surveyed: Survey, starts: pa.Table, options: AuditOptions
 ) -> tuple[RunReport, pa.Table]:
     """Audit one run, slice by slice where its clock allows."""
-    run_id = extent.run_id
+    run_id = surveyed.run_id
     settings, odd = settings_of(starts, run_id)
-    assumed = settings or assume_settings(source, run_id)
-    slices = plan_run(source, extent, settings, options.slice_events)
+    assumed = settings or surveyed.assumed()
+    slices = plan_run(surveyed, settings, options.slice_events)
     rows, settled = _audit_slices(source, slices, assumed)
     if not settled.slices_suffice:
         rows, settled = _audit_slices(source, [Slice(run_id=run_id)], assumed)
@@ -77,25 +68,11 @@ def audit_run(
     return conclude(run_id, settings, settled, found, checked, options.expect), rows
 
 
-def plan_run(
-    source: TraceSource, extent: Extent, settings: RunSettings | None, slice_events: int = 0
-) -> list[Slice]:
-    """Cut a run into slices; count its events by time only if it is long enough to be cut."""
-    target = slice_events or events_target(1 if settings is None else settings.members)
-    if extent.events < 2 * target:
-        return [Slice(run_id=extent.run_id)]
-    buckets, counts = histogram(source, extent, bucket_ns(extent))
-    return plan_slices(extent, settings, buckets, counts, target)
-
-
-def assume_settings(source: TraceSource, run_id: str) -> RunSettings:
-    """Return settings for a run without any: as many members as it shows, no lifetime."""
-    highest = 0
-    for batch in source.batches(("process",), run_id):
-        process = batch.column("process").to_numpy()
-        inside = process[(process >= 0) & (process < GROUP_SIZE_MAX)]
-        highest = max(highest, int(inside.max(initial=0)))
-    return RunSettings(algorithm="", members=highest + 1)
+def plan_run(surveyed: Survey, settings: RunSettings | None, slice_events: int = 0) -> list[Slice]:
+    """Cut a run into slices."""
+    return plan_slices(
+        surveyed.extent(), settings, surveyed.starts_ns(), surveyed.counts, slice_events
+    )
 
 
 def contradictions(run_id: str, odd: pa.Table) -> pa.Table:

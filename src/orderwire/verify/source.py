@@ -1,11 +1,11 @@
 """Where an audit reads a trace from: a table in memory, or Parquet files, piece by piece."""
 
+import copy
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -13,10 +13,8 @@ import pyarrow.dataset as ds
 from orderwire.trace.events import EventKind, RunSettings
 from orderwire.trace.reader import TRACE_SUFFIXES, read_trace
 from orderwire.trace.schema import TraceError, check_schema
-from orderwire.verify.kernels.columns import I64, NEEDED, TIME_MAX, TIME_MIN
-from orderwire.verify.kernels.slices import Extent
+from orderwire.verify.kernels.columns import NEEDED, TIME_MAX, TIME_MIN
 
-_SCANNED = ("run_id", "kind", "time_ns", "stamp_ns")
 EVIDENCE = "vector_clock"
 
 
@@ -80,6 +78,16 @@ class TableSource:
         return self._table.filter(pc.equal(self._table.column("run_id"), run_id))
 
 
+class RowGroup(NamedTuple):
+    """A piece of a Parquet file that can be read by itself."""
+
+    file: int
+    """Which of the source's files."""
+    number: int
+    """Which of the file's row groups."""
+    events: int
+
+
 class ParquetSource:
     """A trace in Parquet files; row groups outside the time range are not read.
 
@@ -99,6 +107,30 @@ class ParquetSource:
                     check_schema(fragment.physical_schema, fragment.path)
         except pa.ArrowInvalid as error:
             raise TraceError(f"{self.files[0]} …: a damaged Parquet file: {error}") from None
+
+    def groups(self) -> list[RowGroup]:
+        """Return the row groups of all files, in their order; reads every footer."""
+        fragments = enumerate(self._data.get_fragments())
+        return [
+            RowGroup(file, group.id, group.num_rows)
+            for file, fragment in fragments
+            for group in fragment.row_groups
+        ]
+
+    def part(self, groups: Sequence[RowGroup]) -> "ParquetSource":
+        """Return a source of these row groups only."""
+        wanted: dict[int, list[int]] = {}
+        for group in groups:
+            wanted.setdefault(group.file, []).append(group.number)
+        fragments = list(self._data.get_fragments())
+        part = copy.copy(self)
+        part._data = ds.FileSystemDataset(
+            [fragments[file].subset(row_group_ids=ids) for file, ids in wanted.items()],
+            self._data.schema,
+            self._data.format,
+            self._data.filesystem,
+        )
+        return part
 
     def batches(self, columns: Sequence[str], run_id: str | None) -> Iterator[pa.RecordBatch]:
         """Scan the files."""
@@ -141,47 +173,6 @@ def open_source(path: Path | str) -> TraceSource:
     if files and all(file.suffix == ".parquet" for file in files):
         return ParquetSource([str(file) for file in files])
     return TableSource(read_trace(path), str(path))
-
-
-def extents(source: TraceSource) -> dict[str, Extent]:
-    """Scan a trace once: the runs it holds, by name, and what a plan must know of them."""
-    found: dict[str, list[int]] = {}
-    send, deliver = EventKind.SEND.value, EventKind.DELIVER.value
-    for batch in source.batches(_SCANNED, None):
-        if batch.num_rows == 0:
-            continue
-        for run_id in pc.unique(batch.column("run_id")).to_pylist():
-            mine = batch.filter(pc.equal(batch.column("run_id"), run_id))
-            time_ns = mine.column("time_ns").to_numpy()
-            age = time_ns - mine.column("stamp_ns").to_numpy()
-            kind = mine.column("kind")
-            sent = pc.equal(kind, send).to_numpy(zero_copy_only=False)
-            delivered = pc.equal(kind, deliver).to_numpy(zero_copy_only=False)
-            row = found.setdefault(run_id, [0, TIME_MAX, TIME_MIN, TIME_MIN, TIME_MIN])
-            row[0] += len(time_ns)
-            row[1] = min(row[1], int(time_ns.min()))
-            row[2] = max(row[2], int(time_ns.max()))
-            row[3] = max(row[3], int(age[delivered].max(initial=TIME_MIN)))
-            row[4] = max(row[4], int((-age[sent]).max(initial=TIME_MIN)))
-    return {
-        run_id: Extent(run_id, events, first, last, window_of(age, ahead))
-        for run_id, (events, first, last, age, ahead) in sorted(found.items())
-    }
-
-
-def window_of(age_ns: int, ahead_ns: int) -> int:
-    """Return W from the largest age of a stamp at delivery and the largest lead at sending."""
-    return 0 if TIME_MIN in (age_ns, ahead_ns) else max(0, age_ns + ahead_ns)
-
-
-def histogram(source: TraceSource, extent: Extent, width_ns: int) -> tuple[I64, I64]:
-    """Count a run's events in buckets of this width: their starts, ascending, and the counts."""
-    counts: I64 = np.zeros((extent.last_ns - extent.first_ns) // width_ns + 1, np.int64)
-    for batch in source.batches(("time_ns",), extent.run_id):
-        at = (batch.column("time_ns").to_numpy() - extent.first_ns) // width_ns
-        counts += np.bincount(at, minlength=len(counts))
-    used = np.flatnonzero(counts)
-    return used * width_ns + extent.first_ns, counts[used]
 
 
 def settings_of(starts: pa.Table, run_id: str) -> tuple[RunSettings | None, pa.Table]:

@@ -10,8 +10,9 @@ from orderwire.trace.events import RunSettings
 from orderwire.trace.schema import TraceError, TraceVersionError, arrow_schema
 from orderwire.verify.audit import AuditOptions, audit
 from orderwire.verify.kernels.slices import Extent, Slice, plan_slices
+from orderwire.verify.kernels.survey import SURVEYED, survey
 from orderwire.verify.report import promised
-from orderwire.verify.source import ParquetSource, TableSource, extents
+from orderwire.verify.source import ParquetSource, TableSource
 from orderwire.verify.synthetic import Faults, SyntheticSettings, synthetic_table
 from orderwire.verify.verdict import Verdict
 
@@ -72,8 +73,9 @@ def test_plan_cuts_long_runs_at_multiples_of_the_window() -> None:
 
 def test_window_bounds_the_longest_latency() -> None:
     made = msgspec.structs.replace(SETTINGS, faults=Faults())
-    (extent,) = extents(TableSource(synthetic_table(made))).values()
-    assert extent.window_ns == made.latency_ns
+    source = TableSource(synthetic_table(made))
+    (found,) = survey(source.batches(SURVEYED, None)).values()
+    assert found.extent().window_ns == made.latency_ns
 
 
 def test_unknown_versions_and_other_files_are_refused(tmp_path: object) -> None:

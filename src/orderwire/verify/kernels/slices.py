@@ -47,7 +47,7 @@ CELLS_MAX = 16_000_000
 LENGTH_WINDOWS_MIN = 8
 """A slice is at least so many windows long: at most an eighth is read twice."""
 BUCKETS_MAX = 4_096
-"""Resolution of the plan: a run is cut at multiples of its length over this."""
+"""Resolution of the plan: events are counted in at most so many stretches of time (and one)."""
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,11 +88,6 @@ class Extent:
     window_ns: int
     """Upper bound of the time from a send to a delivery: the largest `time_ns − stamp_ns` of a
     delivery plus the largest `stamp_ns − time_ns` of a send, for stamps may run ahead of time."""
-
-
-def bucket_ns(extent: Extent) -> int:
-    """Return the length of the buckets in which a plan counts a run's events."""
-    return max(1, (extent.last_ns - extent.first_ns) // BUCKETS_MAX + 1)
 
 
 def events_target(members: int) -> int:

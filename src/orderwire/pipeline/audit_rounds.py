@@ -1,0 +1,195 @@
+"""The driver's side of an audit on Spark: what the slices hand on is settled and reported here.
+
+How tasks run is the caller's: a round takes tasks and brings what they found.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from orderwire.pipeline.audit_tasks import (
+    EXAMPLES_PART,
+    EXTRA_COUNTS_PART,
+    VIOLATIONS_PART,
+    Found,
+    Task,
+    examples_of,
+    unpack,
+)
+from orderwire.trace.events import RunSettings
+from orderwire.verify.audit import AuditOptions, contradictions
+from orderwire.verify.kernels.slices import Extent, Slice
+from orderwire.verify.kernels.violations import merge
+from orderwire.verify.report import (
+    EXAMPLES_MAX,
+    Report,
+    RunReport,
+    combine,
+    conclude,
+    example_rows,
+)
+from orderwire.verify.report import Found as Counted
+from orderwire.verify.settle import Settled, join_parts, settle
+
+VIOLATIONS_DDL = (
+    "run_id string, check string, kind string, process int, position bigint, time_ns bigint, "
+    "source int, number bigint, witness_source int, witness_number bigint, "
+    "witness_position bigint, detail string"
+)
+
+
+class SparkAudit:
+    """What an audit found."""
+
+    def __init__(self, report: Report, violations: Callable[[], DataFrame]) -> None:
+        self.report = report
+        self._violations = violations
+
+    @cached_property
+    def violations(self) -> DataFrame:
+        """One row a violation, columns as in the lake's table of that name; made when asked for.
+
+        Valid as long as the audit's context.
+        """
+        return self._violations()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to audit one run."""
+
+    extent: Extent
+    settings: RunSettings | None
+    assumed: RunSettings
+    odd: pa.Table
+    """START events that contradict the settings."""
+    slices: list[Slice]
+
+    def tasks(self) -> list[Task]:
+        """Return a task for each slice."""
+        return [Task(piece=piece, settings=self.assumed) for piece in self.slices]
+
+    def whole(self, extra: AuditOptions | None = None) -> Task:
+        """Return the task that takes the run in one piece."""
+        return Task(piece=Slice(run_id=self.extent.run_id), settings=self.assumed, extra=extra)
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What some tasks found: `parts` of each run, its slices in the order of time."""
+
+    parts: dict[str, list[dict[str, pa.Table]]]
+    """Without the violations."""
+    kept: dict[str, list[pa.Table]]
+    """Violations of each run that came along."""
+    others: Callable[[Collection[str]], DataFrame | None]
+    """Makes a frame of those of some runs that did not; None when there are none."""
+
+
+def round_of(
+    found: Iterable[Found], others: Callable[[Collection[str]], DataFrame | None]
+) -> Round:
+    """Bring what the tasks found into the order of runs and of time."""
+    parts: dict[str, list[dict[str, pa.Table]]] = {}
+    kept: dict[str, list[pa.Table]] = {}
+    for slice_ in sorted(found, key=lambda found: (found.run_id, found.low)):
+        tables = {name: unpack(payload) for name, payload in slice_.parts.items()}
+        violations = tables.pop(VIOLATIONS_PART, None)
+        if violations is not None:
+            kept.setdefault(slice_.run_id, []).append(violations)
+        parts.setdefault(slice_.run_id, []).append(tables)
+    return Round(parts, kept, others)
+
+
+def audit_in_rounds(
+    spark: SparkSession,
+    plans: Mapping[str, Plan],
+    options: AuditOptions,
+    run: Callable[[Sequence[Task]], Round],
+) -> SparkAudit:
+    """Run all tasks, settle what they hand on, do again in one piece what must be."""
+    if not plans:
+        return SparkAudit(combine([]), lambda: spark.createDataFrame([], VIOLATIONS_DDL))
+    first = run([task for plan in plans.values() for task in plan.tasks()])
+    parts = dict(first.parts)
+    settled = {name: _settle(plan, parts[name]) for name, plan in plans.items()}
+    again = [name for name, result in settled.items() if not result.slices_suffice]
+    rounds = [(first, [name for name in plans if name not in again])]
+    if again:
+        redone = run([plans[name].whole() for name in again])
+        rounds.append((redone, again))
+        for name in again:
+            parts[name] = redone.parts[name]
+            joined = join_parts(parts[name])
+            settled[name] = settle(name, plans[name].assumed, joined, whole=True)
+    extra: dict[str, list[dict[str, pa.Table]]] = {}
+    if options.waiting or options.clocks:
+        checked = run([plan.whole(options) for plan in plans.values()])
+        rounds.append((checked, list(plans)))
+        extra = checked.parts
+    own = merge(
+        [settled[name].violations for name in plans]
+        + [contradictions(name, plan.odd) for name, plan in plans.items()]
+    )
+    reports = [
+        _report(plan, settled[name], [*parts[name], *extra.get(name, [])], own, options)
+        for name, plan in plans.items()
+    ]
+
+    def violations() -> DataFrame:
+        tables = [own]
+        tables += [
+            table for made, runs in rounds for name in runs for table in made.kept.get(name, ())
+        ]
+        frame = violations_frame(spark, pa.concat_tables(tables))
+        for made, runs in rounds:
+            more = made.others(runs)
+            frame = frame if more is None else frame.unionByName(more)
+        return frame
+
+    return SparkAudit(combine(reports), violations)
+
+
+def violations_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
+    """Return violations as a DataFrame of `VIOLATIONS_DDL`."""
+    nullable = pa.schema([pa.field(field.name, field.type) for field in table.schema])
+    return spark.createDataFrame(table.cast(nullable))
+
+
+def _settle(plan: Plan, parts: Sequence[dict[str, pa.Table]]) -> Settled:
+    whole = len(plan.slices) == 1 and plan.slices[0].whole
+    return settle(plan.extent.run_id, plan.assumed, join_parts(parts), whole=whole)
+
+
+def _report(
+    plan: Plan,
+    settled: Settled,
+    parts: Iterable[Mapping[str, pa.Table]],
+    own: pa.Table,
+    options: AuditOptions,
+) -> RunReport:
+    """Add up the counts of all slices and keep the first examples of each check."""
+    run_id = plan.extent.run_id
+    mine = own.filter(pa.compute.equal(own.column("run_id"), run_id))
+    tables = [examples_of(mine)]
+    checked: dict[str, int] = {}
+    for part in parts:
+        if EXAMPLES_PART in part:
+            tables.append(part[EXAMPLES_PART])
+        if EXTRA_COUNTS_PART in part:
+            checked |= dict(zip(*part[EXTRA_COUNTS_PART].to_pydict().values(), strict=True))
+    counts: dict[str, int] = {}
+    rows: dict[str, list[pa.Table]] = {}
+    for table in tables:
+        for check in pa.compute.unique(table.column("check")).to_pylist():
+            some = table.filter(pa.compute.equal(table.column("check"), check))
+            counts[check] = counts.get(check, 0) + some.column("count")[0].as_py()
+            rows.setdefault(check, []).append(some.drop_columns("count"))
+    found = {
+        check: Counted(count, example_rows(merge(rows[check]).slice(0, EXAMPLES_MAX)))
+        for check, count in counts.items()
+    }
+    return conclude(run_id, plan.settings, settled, found, checked, options.expect)
