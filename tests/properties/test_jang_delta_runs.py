@@ -1,7 +1,7 @@
 """Jang's algorithm under drawn schedules: every promise kept, fast form = literal form."""
 
-from collections.abc import Iterable, Iterator
-from itertools import islice, product
+from collections.abc import Iterable
+from itertools import islice
 from random import Random
 from typing import Any
 
@@ -10,11 +10,12 @@ from broken_twins import TWINS, Twin
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from judging import broken, history_of, tags, what_happened
+from small_scope import small_scope
 
 from orderwire.kernel import probes
 from orderwire.ordering.catalog import ALGORITHMS
 from orderwire.sim.drawn_schedules import draw_schedule
-from orderwire.sim.schedule import Schedule, ScheduledSend, replay
+from orderwire.sim.schedule import Schedule, replay
 from orderwire.verify.causal import (
     check_causal_order,
     needless_waits_by_vector_clock,
@@ -143,35 +144,6 @@ def test_the_control_group_is_rejected() -> None:
     assert "causal-order" in rejected["fifo"]
     assert not {"fifo-order", "liveness", "no-duplicates"} & rejected["fifo"]
     assert not {"liveness", "no-duplicates"} & rejected["unordered"]
-
-
-def small_scope() -> Iterator[Schedule]:
-    """Three processes, three messages, every sender, destination set, delay and loss; Δ = 5.
-
-    The first sender is process 0, the others follow by symmetry: 30,375 scenarios.
-    """
-    fates: tuple[int | None, ...] = (1, 5, None)
-
-    def messages(at: int, senders: range) -> list[ScheduledSend]:
-        found = []
-        for sender in senders:
-            others = [process for process in range(3) if process != sender]
-            for to in ([others[0]], [others[1]], others):
-                for delays in product(fates, repeat=len(to)):
-                    arrive = {
-                        process: None if delay is None else at + delay
-                        for process, delay in zip(to, delays, strict=True)
-                    }
-                    found.append(
-                        ScheduledSend(
-                            id=f"m{at}", at=at, sender=sender, to=tuple(to), arrive=arrive
-                        )
-                    )
-        return found
-
-    choices = (messages(0, range(1)), messages(2, range(3)), messages(4, range(3)))
-    for sends in product(*choices):
-        yield Schedule(processes=3, lifetime=5, sends=sends)
 
 
 def check_scope(schedules: Iterable[Schedule]) -> int:

@@ -5,13 +5,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from orderwire.kernel import LocalProtocolError, ProcessId
+from orderwire.ordering.baldoni_broadcast import BaldoniBroadcast
+from orderwire.ordering.baldoni_broadcast import printed_bytes as baldoni_printed_bytes
 from orderwire.ordering.fifo import Fifo, FifoCodec
 from orderwire.ordering.jang_delta import JangDelta
 from orderwire.ordering.jang_delta_codec import JangDeltaCodec
 from orderwire.ordering.jang_delta_codec import printed_bytes as jang_printed_bytes
 from orderwire.ordering.jang_delta_reference import JangDeltaReference
+from orderwire.ordering.kshemkalyani_singhal import KshemkalyaniSinghal, KshemkalyaniSinghalFlat
+from orderwire.ordering.kshemkalyani_singhal import printed_bytes as kshemkalyani_printed_bytes
 from orderwire.ordering.pdu import Codec, Ordering
+from orderwire.ordering.prakash_raynal_singhal import PrakashRaynalSinghal
+from orderwire.ordering.prakash_raynal_singhal import printed_bytes as prakash_printed_bytes
+from orderwire.ordering.raynal_schiper_toueg import RaynalSchiperToueg
+from orderwire.ordering.raynal_schiper_toueg import printed_bytes as raynal_printed_bytes
 from orderwire.ordering.settings import OrderingSettings
+from orderwire.ordering.tags_codec import EntriesCodec, MatrixCodec, PairsCodec
 from orderwire.ordering.unordered import Unordered, UnorderedCodec
 
 __all__ = ["ALGORITHMS", "Algorithm", "OrderingSettings", "algorithm"]
@@ -76,6 +85,47 @@ ALGORITHMS: Mapping[str, Algorithm] = {
             printed_bytes=jang_printed_bytes,
             expectation="exact",
             twin=True,
+        ),
+        Algorithm(
+            name="raynal-schiper-toueg",
+            summary="Deliver in Δ-causal order; every message carries a matrix of stamps.",
+            create=RaynalSchiperToueg,
+            codec=MatrixCodec,
+            printed_bytes=raynal_printed_bytes,
+            expectation="exact",
+        ),
+        Algorithm(
+            name="prakash-raynal-singhal",
+            summary="Deliver in Δ-causal order; direct predecessors per destination.",
+            create=PrakashRaynalSinghal,
+            codec=EntriesCodec,
+            printed_bytes=prakash_printed_bytes,
+            expectation="exact",
+        ),
+        Algorithm(
+            name="kshemkalyani-singhal",
+            summary="Deliver in Δ-causal order; minimal tags, one for every destination.",
+            create=KshemkalyaniSinghal,
+            codec=EntriesCodec,
+            printed_bytes=kshemkalyani_printed_bytes,
+            expectation="exact",
+        ),
+        Algorithm(
+            name="kshemkalyani-singhal-flat",
+            summary="The same with the log as one list, as it is printed; slow.",
+            create=KshemkalyaniSinghalFlat,
+            codec=EntriesCodec,
+            printed_bytes=kshemkalyani_printed_bytes,
+            expectation="exact",
+            twin=True,
+        ),
+        Algorithm(
+            name="baldoni-broadcast",
+            summary="Deliver broadcasts in Δ-causal order; the smallest tags.",
+            create=BaldoniBroadcast,
+            codec=PairsCodec,
+            printed_bytes=baldoni_printed_bytes,
+            expectation="bcast-cb",
         ),
     )
 }

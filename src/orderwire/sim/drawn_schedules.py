@@ -20,6 +20,7 @@ def draw_schedule(
     duplicates: bool = False,
     fifo_channels: bool = False,
     loss_max: float = 0.5,
+    traffics: tuple[str, ...] = TRAFFICS,
 ) -> Schedule:
     """Draw processes, Δ, traffic, delays and losses; without a lifetime nothing is lost.
 
@@ -29,7 +30,7 @@ def draw_schedule(
     count = chance.randint(3, messages_max)
     delta = chance.randint(3, 100)
     latency = chance.choice(LATENCIES)
-    traffic = chance.choice(TRAFFICS)
+    traffic = chance.choice(traffics)
     loss = chance.choice((0.0, 0.05, 0.2, loss_max)) if lifetime else 0.0
     gap_max = chance.choice((0, 1, 3, max(1, delta // 4)))
     to_self = chance.choice((0.0, 0.3))

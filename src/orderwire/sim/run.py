@@ -205,6 +205,9 @@ class _Simulation:
             + self._lag_ns()
             + scenario.liveness.bound_ns
         )
+        if self._algorithm.expectation not in (None, "exact"):
+            # It may wait for what it does not need, until the deadline.
+            self._bound_ns += settings.lifetime_ns or 0
         # Nothing sent before may still be alive, nor its sender be quiet.
         start_ns = world.now_ns + (settings.lifetime_ns or 0) + 2 * settings.epsilon_ns + 2
         running = [host.me for host in self._hosts if host.running]
