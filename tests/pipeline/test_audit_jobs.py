@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from random_runs import FAULTS, RandomRun, damage
 
 from orderwire.cli.audit import command
+from orderwire.pipeline import audit_jobs
 from orderwire.pipeline.audit_jobs import SparkAudit, audit_files, audit_frame, audit_source
 from orderwire.pipeline.lake import Lake
 from orderwire.trace.reader import write_trace
@@ -68,6 +69,34 @@ def test_tasks_that_read_files_find_what_one_process_finds(
     write_trace(files[0], runs.slice(0, half))
     write_trace(files[1], runs.slice(half))
     with audit_files(spark, files, SLICED) as found:
+        assert found.report == expected[0]
+        assert rows(found) == expected[1]
+
+
+def test_a_short_trace_is_one_task_and_is_read_anew_each_time(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "same-name.parquet"
+    for count in (6, 3):
+        table = damaged_runs(count)
+        write_trace(path, table)
+        report, violations = audit(TableSource(table))
+        with audit_files(spark, [str(path)]) as found:
+            assert found.report == report
+            assert rows(found) == violations.to_pylist()
+
+
+def test_violations_too_many_to_keep_are_found_again(
+    spark: SparkSession,
+    tmp_path: Path,
+    runs: pa.Table,
+    expected: tuple[Report, list[dict[str, object]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(audit_jobs, "VIOLATIONS_KEPT_BYTES", 0)
+    path = tmp_path / "runs.parquet"
+    write_trace(path, runs)
+    with audit_files(spark, [str(path)], SLICED) as found:
         assert found.report == expected[0]
         assert rows(found) == expected[1]
 
