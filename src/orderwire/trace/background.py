@@ -11,7 +11,7 @@ import pyarrow as pa
 from orderwire.trace.schema import TraceError
 from orderwire.trace.sinks import Sink
 
-QUEUED_BATCHES_MAX = 64
+QUEUED_BATCHES_MAX = 16
 """Batches between the tracers and the thread."""
 
 

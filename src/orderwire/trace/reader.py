@@ -51,7 +51,7 @@ def write_trace(path: Path | str, trace: pa.Table | Iterable[Event]) -> None:
 def record_bytes(batch: pa.RecordBatch, *, compression: str | None = IPC_COMPRESSION) -> bytes:
     """Return the batch as one Arrow IPC stream: the value of one record of a topic."""
     buffer = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression=compression)
+    options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
     with pa.ipc.new_stream(buffer, arrow_schema(), options=options) as writer:
         writer.write_batch(batch)
     value: bytes = buffer.getvalue().to_pybytes()

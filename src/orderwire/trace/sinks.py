@@ -78,7 +78,7 @@ class IpcFileSink(Closing):
     def __init__(self, path: Path | str, *, compression: str | None = IPC_COMPRESSION) -> None:
         self.path = Path(path)
         self._file = self.path.open("wb")
-        options = pa.ipc.IpcWriteOptions(compression=compression)
+        options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
         self._writer = pa.ipc.new_file(self._file, arrow_schema(), options=options)
         self._open = True
 

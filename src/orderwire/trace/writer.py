@@ -12,8 +12,11 @@ from orderwire.trace.columns import EventColumns
 from orderwire.trace.events import Event, EventKind, RunSettings
 from orderwire.trace.sinks import Sink
 
-BATCH_EVENTS = 4_096
-"""Events that wait in memory at most, for one process in one run."""
+BATCH_EVENTS = 16_384
+"""Events that wait in memory at most, for one process in one run.
+
+A batch costs 0.3 ms whatever its length, so a quarter of the length costs an event 0.06 µs more.
+"""
 
 
 class Tracer(EventColumns):
