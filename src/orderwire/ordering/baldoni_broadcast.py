@@ -1,7 +1,7 @@
 """Causal broadcast with a causal barrier: the direct predecessors of a message.
 
-Source: Baldoni, Prakash, Raynal, Singhal 1998 (Δ-causal broadcast), with stamps instead of counters
-and, with a lifetime, without the pairs that have expired.  Symbol: CB → barrier.
+Source: [B98] (Baldoni, Prakash, Raynal, Singhal 1998, Δ-causal broadcast), with stamps instead of
+counters and, with a lifetime, without the pairs that have expired.  Symbol: CB → barrier.
 
 Cost: at most n pairs a message; by far the smallest where everything goes to everyone.  A message
 to some only is in order, too, but the others wait for it until it has expired: without a lifetime,

@@ -88,7 +88,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         ),
         Algorithm(
             name="raynal-schiper-toueg",
-            summary="Deliver in Δ-causal order; every message carries a matrix of stamps.",
+            summary="Δ-causal order with a matrix of stamps in every message.  [R91]",
             create=RaynalSchiperToueg,
             codec=MatrixCodec,
             printed_bytes=raynal_printed_bytes,
@@ -96,7 +96,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         ),
         Algorithm(
             name="prakash-raynal-singhal",
-            summary="Deliver in Δ-causal order; direct predecessors per destination.",
+            summary="Δ-causal order with direct predecessors per destination.  [P96]",
             create=PrakashRaynalSinghal,
             codec=EntriesCodec,
             printed_bytes=prakash_printed_bytes,
@@ -104,7 +104,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         ),
         Algorithm(
             name="kshemkalyani-singhal",
-            summary="Deliver in Δ-causal order; minimal tags, one for every destination.",
+            summary="Δ-causal order with minimal tags, one for every destination.  [K96]",
             create=KshemkalyaniSinghal,
             codec=EntriesCodec,
             printed_bytes=kshemkalyani_printed_bytes,
@@ -112,7 +112,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         ),
         Algorithm(
             name="kshemkalyani-singhal-flat",
-            summary="The same with the log as one list, as it is printed; slow.",
+            summary="The same with the log as one list, as it is printed; slow.  [K96]",
             create=KshemkalyaniSinghalFlat,
             codec=EntriesCodec,
             printed_bytes=kshemkalyani_printed_bytes,
@@ -121,7 +121,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
         ),
         Algorithm(
             name="baldoni-broadcast",
-            summary="Deliver broadcasts in Δ-causal order; the smallest tags.",
+            summary="Δ-causal order for broadcasts, with the smallest tags.  [B98]",
             create=BaldoniBroadcast,
             codec=PairsCodec,
             printed_bytes=baldoni_printed_bytes,

@@ -1,8 +1,8 @@
 """Causal multicast with minimal control information, a tag for every destination.
 
-Source: Kshemkalyani, Singhal 1996/98, with stamps instead of counters and, with a lifetime, without
-the entries that have expired.  Symbols: LOG → log, entries (k, τ, S): "message τ of k may still be
-undelivered at the destinations S"; the newest entry of a sender stays when its set is empty.
+Source: [K96] (Kshemkalyani, Singhal 1996/98), with stamps instead of counters and, with a lifetime,
+without the entries that have expired.  Symbols: LOG → log, entries (k, τ, S): "message τ of k may
+still be undelivered at the destinations S"; the newest entry of a sender stays when S is empty.
 
 The same facts as Jang's algorithm carries; but each copy of a message has its own log, in which
 only its own destination still stands, so a message to many costs its sender more.

@@ -1,9 +1,9 @@
 """Causal multicast with direct predecessors only.
 
-Source: Prakash, Raynal, Singhal 1996/97; the part about known deliveries is reconstructed.  Stamps
-instead of counters and, with a lifetime, without the pairs that have expired.  Symbols: CB[k] →
-barriers (what k must have before the next message to it), K[k][l] → known (stamp of the last
-message from l that k is known to have delivered).
+Source: [P96] (Prakash, Raynal, Singhal 1996/97); the part about known deliveries is reconstructed.
+Stamps instead of counters and, with a lifetime, without the pairs that have expired.  Symbols:
+CB[k] → barriers (what k must have before the next message to it), K[k][l] → known (stamp of the
+last message from l that k is known to have delivered).
 
 Cost: at most n² pairs a message, the same for all its copies.  Assumes clocks within ε.
 """

@@ -1,7 +1,7 @@
 """Causal multicast with a matrix of what was sent.
 
-Source: Raynal, Schiper, Toueg 1991, for point-to-point messages; here for multicast, with stamps
-instead of counters and, with a lifetime, without the cells that have expired.  Symbols:
+Source: [R91] (Raynal, Schiper, Toueg 1991), for point-to-point messages; here for multicast, with
+stamps instead of counters and, with a lifetime, without the cells that have expired.  Symbols:
 SENT[k][l] → stamp of the last message from k to l in the causal past, DLV[k] → delivered.
 
 Cost: n² cells a message, all of them without a lifetime.  A message to oneself is not counted: the
