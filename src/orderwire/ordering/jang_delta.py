@@ -72,7 +72,7 @@ class JangDelta(CausalNode[JangDeltaPdu]):
         return pdu.waits
 
     def _merge(self, source: ProcessId, pdu: JangDeltaPdu) -> None:
-        self._known.merge(source, pdu)
+        self._known.merge(source, pdu.stamp, pdu.destinations, pdu.entries)
 
 
 def _append_copies(

@@ -5,8 +5,10 @@ entry of a sender, the newest that names it.  Nothing is ever changed in place, 
 shallow copy that all copies of a message share.
 """
 
+from collections.abc import Mapping
+
 from orderwire.kernel import ProcessId
-from orderwire.ordering.jang_delta_codec import Entries, Entry, JangDeltaPdu
+from orderwire.ordering.jang_delta_codec import Entries, Entry
 
 
 class KnownUndelivered:
@@ -83,7 +85,9 @@ class KnownUndelivered:
                 snapshot[sender] = group[1:]
         return snapshot
 
-    def merge(self, source: ProcessId, pdu: JangDeltaPdu) -> None:
+    def merge(
+        self, source: ProcessId, stamp: int, destinations: int, theirs: Mapping[int, Entries]
+    ) -> None:
         """[S000:sec.4.5] Take over what the sender knew, and m itself.  [S000:dec.1]
 
         Dead entries need no test here: they only ever eliminate older ones, dead as well, and the
@@ -91,9 +95,7 @@ class KnownUndelivered:
         """
         entries = self._entries
         not_me = self._not_me
-        stamp = pdu.stamp
-        others = pdu.destinations & not_me & ~(1 << source)
-        theirs = pdu.entries
+        others = destinations & not_me & ~(1 << source)
         mine = entries.get(source)
         if source not in theirs and (mine is None or mine[0][0] < stamp):
             entries[source] = ((stamp, others),)

@@ -4,6 +4,9 @@ import msgspec
 
 from orderwire.kernel import GROUP_SIZE_MAX, Destinations, Instant, LocalProtocolError, ms, us
 
+TAG_BYTES_LEAST = 8
+"""Smallest `tag_bytes_max`: a tag takes at most this much with everything cut."""
+
 
 class OrderingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of one ordering domain: the same at every member.  Raises ValueError."""
@@ -24,6 +27,15 @@ class OrderingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """jang-delta: also send entries without destinations; they never change a delivery."""
     max_cb: int = 4
     """MAX_CB, algorithms with bounded tags: messages named per destination.  [S001:sec.3]"""
+    floor_cap: int | None = None
+    """bounded-jang: MAX_CB with floors, messages named per destination; None: any number."""
+    tag_bytes_max: int | None = None
+    """bounded-jang: longest encoded control information behind the head; None: no bound."""
+    floor_held_target_permille: int | None = None
+    """bounded-jang: how many of 1,000 messages a floor may hold before tags grow again.
+
+    None: all of `tag_bytes_max` may be used.
+    """
     gap_patience_ns: int = ms(5_000)
     """fifo without lifetime: how long to wait for a copy of which the link says nothing."""
     quiet_until_ns: int = 0
@@ -44,6 +56,19 @@ class OrderingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         for name in ("epsilon_ns", "future_guard_ns", "quiet_until_ns", "first_number"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)} is negative")
+        if self.floor_cap is not None and self.floor_cap < 0:
+            raise ValueError(f"floor_cap={self.floor_cap} is negative")
+        if self.tag_bytes_max is not None and self.tag_bytes_max < TAG_BYTES_LEAST:
+            raise ValueError(
+                f"tag_bytes_max={self.tag_bytes_max} is below {TAG_BYTES_LEAST}, which a tag takes"
+                " with everything cut"
+            )
+        target = self.floor_held_target_permille
+        if target is not None and (self.tag_bytes_max is None or not 0 <= target <= 1_000):
+            raise ValueError(
+                f"floor_held_target_permille={target} is not within 0 … 1,000, or there is no"
+                " tag_bytes_max to steer within"
+            )
         for name in ("max_cb", "waiting_messages_max", "gap_patience_ns"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} is not positive")
@@ -55,6 +80,19 @@ class OrderingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return LocalProtocolError(
             f"destinations {destinations:#x} name a process outside 0 … {self.members - 1}"
         )
+
+    def require_lifetime(self, algorithm: str) -> None:
+        """Raise ValueError when messages live for ever, which this algorithm cannot bear."""
+        if self.lifetime_ns is None:
+            raise ValueError(f"{algorithm} needs a lifetime, got lifetime_ns=None")
+
+    def require_common_lifetime(self, algorithm: str, lifetime_ns: int | None) -> None:
+        """Raise LocalProtocolError when a message is to have another lifetime than the others."""
+        if lifetime_ns is not None and lifetime_ns != self.lifetime_ns:
+            raise LocalProtocolError(
+                f"{algorithm} gives all messages lifetime_ns={self.lifetime_ns}, "
+                f"got {lifetime_ns} for one"
+            )
 
     def refuse_quiet(self, now: Instant) -> LocalProtocolError:
         """Say that a restarted member must not multicast yet."""

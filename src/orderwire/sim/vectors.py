@@ -273,7 +273,7 @@ def check_scenario(scenario: Scenario, entry: Algorithm, family: str) -> Iterato
     """Yield one outcome per check: None, or what is wrong."""
     schedule = schedule_of(scenario)
     bound = family.partition(":")[2]
-    options = {"max_cb": int(bound)} if bound else {}
+    options = {"max_cb": int(bound), "floor_cap": int(bound)} if bound else {}
     for empties in (False, True):
         replayed = replay(
             schedule, entry, run_id=scenario.name, send_empty_entries=empties, **options
