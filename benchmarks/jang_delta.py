@@ -41,6 +41,8 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True):
     tick_ns: int = us(100)
     rate: float = 10.0
     delay_ns: tuple[int, int] = (ms(5), ms(45))
+    group_size: int = 0
+    """Not 0: every message goes to one of as many overlapping groups of this size as members."""
 
 
 WORKLOADS = {
@@ -66,11 +68,14 @@ def settings_of(workload: Workload) -> OrderingSettings:
     )
 
 
-def record(workload: Workload) -> list[Step]:
-    """Run the workload once; return every input of every core."""
+def record(workload: Workload, name: str = "jang-delta", *, empties: bool = False) -> list[Step]:
+    """Run the workload once; return every input of every core.
+
+    The same messages and delays for all algorithms.
+    """
     chance = stream(1, "jang-delta")
-    settings = settings_of(workload)
-    entry = ALGORITHMS["jang-delta"]
+    settings = msgspec.structs.replace(settings_of(workload), send_empty_entries=empties)
+    entry = ALGORITHMS[name]
     members = [ProcessId(process) for process in range(workload.members)]
     cores = [entry.create(process, settings) for process in members]
     codecs = [entry.codec(process, settings) for process in members]
@@ -85,6 +90,7 @@ def record(workload: Workload) -> list[Step]:
     def gap() -> int:
         return round(chance.expovariate(workload.rate) * 1e9)
 
+    groups = [chance.sample(members, workload.group_size) for _ in members]
     shortest, mean = workload.delay_ns
     for process in members:
         push(gap(), SUBMIT, process, 0, None)
@@ -97,7 +103,10 @@ def record(workload: Workload) -> list[Step]:
         due = core.next_deadline()
         if kind == SUBMIT:
             others = [other for other in members if other != process]
-            command = Multicast(PAYLOAD, destinations(chance.sample(others, workload.fan_out)))
+            to = chance.sample(others, workload.fan_out)
+            if workload.group_size:
+                to = [other for other in chance.choice(groups) if other != process]
+            command = Multicast(PAYLOAD, destinations(to))
             steps.append((SUBMIT, process, 0, at, command))
             for effect in core.submit(command, now):
                 if isinstance(effect, Send):
