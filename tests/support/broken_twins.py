@@ -10,9 +10,10 @@ from typing import Any
 
 from orderwire.kernel import Effects, Instant, ProcessId
 from orderwire.ordering.catalog import Algorithm
+from orderwire.ordering.causal_node import CausalPdu
 from orderwire.ordering.jang_delta_codec import JangDeltaPdu
 from orderwire.ordering.jang_delta_reference import ControlInformation, JangDeltaReference
-from orderwire.ordering.pdu import DiscardReason
+from orderwire.ordering.pdu import DiscardReason, Ordering
 from orderwire.ordering.settings import OrderingSettings
 
 
@@ -22,12 +23,12 @@ class AnyCodec:
     def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
         pass
 
-    def encode(self, pdu: JangDeltaPdu) -> bytes:
+    def encode(self, pdu: CausalPdu) -> bytes:
         return pickle.dumps(pdu)
 
-    def decode(self, data: bytes | memoryview) -> JangDeltaPdu:
+    def decode(self, data: bytes | memoryview) -> Any:
         pdu = pickle.loads(data)
-        assert isinstance(pdu, JangDeltaPdu)
+        assert isinstance(pdu, CausalPdu)
         return pdu
 
 
@@ -166,7 +167,7 @@ class Twin:
     """A twin and the schedules on which it goes wrong."""
 
     name: str
-    create: Callable[[ProcessId, OrderingSettings], JangDeltaReference]
+    create: Callable[[ProcessId, OrderingSettings], Ordering[Any]]
     breaks: str
     """The check that must reject it; empty: it is safe."""
     drawn: dict[str, Any]

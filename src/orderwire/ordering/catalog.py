@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from orderwire.kernel import LocalProtocolError, ProcessId
+from orderwire.ordering.adelstein_singhal import AdelsteinSinghal, AdelsteinSinghalCodec
+from orderwire.ordering.adelstein_singhal import printed_bytes as two_hop_printed_bytes
 from orderwire.ordering.baldoni_broadcast import BaldoniBroadcast
 from orderwire.ordering.baldoni_broadcast import printed_bytes as baldoni_printed_bytes
-from orderwire.ordering.bounded_jang import BoundedJang
-from orderwire.ordering.bounded_jang_codec import BoundedJangCodec
-from orderwire.ordering.bounded_jang_codec import printed_bytes as bounded_printed_bytes
 from orderwire.ordering.fifo import Fifo, FifoCodec
+from orderwire.ordering.fixed_delay import FixedDelay, FixedDelayCodec
 from orderwire.ordering.jang_delta import JangDelta
 from orderwire.ordering.jang_delta_codec import JangDeltaCodec
 from orderwire.ordering.jang_delta_codec import printed_bytes as jang_printed_bytes
@@ -20,11 +20,20 @@ from orderwire.ordering.kshemkalyani_singhal import printed_bytes as kshemkalyan
 from orderwire.ordering.pdu import Codec, Ordering
 from orderwire.ordering.prakash_raynal_singhal import PrakashRaynalSinghal
 from orderwire.ordering.prakash_raynal_singhal import printed_bytes as prakash_printed_bytes
+from orderwire.ordering.predecessor_sets import printed_bytes as sets_printed_bytes
 from orderwire.ordering.raynal_schiper_toueg import RaynalSchiperToueg
 from orderwire.ordering.raynal_schiper_toueg import printed_bytes as raynal_printed_bytes
+from orderwire.ordering.rodrigues_deadline import RodriguesDeadline, RodriguesDeadlineCodec
+from orderwire.ordering.rodrigues_deadline import printed_bytes as rodrigues_printed_bytes
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.ordering.tags_codec import EntriesCodec, MatrixCodec, PairsCodec
 from orderwire.ordering.unordered import Unordered, UnorderedCodec
+from orderwire.ordering.yavatkar_mcp import YavatkarMcp, YavatkarMcpCodec
+from orderwire.ordering.yoshimoto_maxcb import (
+    YoshimotoMaxCb,
+    YoshimotoMaxCbCodec,
+    YoshimotoMaxCbOldest,
+)
 
 __all__ = ["ALGORITHMS", "Algorithm", "OrderingSettings", "algorithm"]
 
@@ -81,14 +90,6 @@ ALGORITHMS: Mapping[str, Algorithm] = {
             expectation="exact",
         ),
         Algorithm(
-            name="bounded-jang",
-            summary="The same with compact tags, which can be bounded: Jang's and floors.  [S001]",
-            create=BoundedJang,
-            codec=BoundedJangCodec,
-            printed_bytes=bounded_printed_bytes,
-            expectation="maxcb-floor",
-        ),
-        Algorithm(
             name="jang-delta-reference",
             summary="The same in the literal form of the corrected paper; slow.",
             create=JangDeltaReference,
@@ -96,6 +97,52 @@ ALGORITHMS: Mapping[str, Algorithm] = {
             printed_bytes=jang_printed_bytes,
             expectation="exact",
             twin=True,
+        ),
+        Algorithm(
+            name="yoshimoto-maxcb",
+            summary="Δ-causal order with bounded tags, as published.  [S001]",
+            create=YoshimotoMaxCb,
+            codec=YoshimotoMaxCbCodec,
+            printed_bytes=sets_printed_bytes,
+            expectation="maxcb-paper",
+        ),
+        Algorithm(
+            name="yoshimoto-maxcb-oldest",
+            summary="The same bound with shorter waits: the oldest-kept rule.  [S001]",
+            create=YoshimotoMaxCbOldest,
+            codec=YoshimotoMaxCbCodec,
+            printed_bytes=sets_printed_bytes,
+            expectation="maxcb-oldest",
+        ),
+        Algorithm(
+            name="yavatkar-mcp",
+            summary="Δ-causal order with full tags: every live message of the past.  [Y92]",
+            create=YavatkarMcp,
+            codec=YavatkarMcpCodec,
+            printed_bytes=sets_printed_bytes,
+            expectation="exact",
+        ),
+        Algorithm(
+            name="adelstein-singhal",
+            summary="Δ-causal order with two-hop tags; every message waits Δ/3.  [A95]",
+            create=AdelsteinSinghal,
+            codec=AdelsteinSinghalCodec,
+            printed_bytes=two_hop_printed_bytes,
+            expectation="triangle",
+        ),
+        Algorithm(
+            name="fixed-delay",
+            summary="Δ-causal order without tags: every message waits until its deadline.  [S001]",
+            create=FixedDelay,
+            codec=FixedDelayCodec,
+            expectation="fixed",
+        ),
+        Algorithm(
+            name="rodrigues-deadline",
+            summary="Causal order with a lifetime for each message; no waiting past it.  [R00]",
+            create=RodriguesDeadline,
+            codec=RodriguesDeadlineCodec,
+            printed_bytes=rodrigues_printed_bytes,
         ),
         Algorithm(
             name="raynal-schiper-toueg",

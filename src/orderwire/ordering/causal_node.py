@@ -48,7 +48,8 @@ Wait: TypeAlias = tuple[int, int]
 FOR_EVER_TICKS = 1 << 62
 """Δ without a lifetime: no deadline ever passes."""
 FOR_EVER_NS = 1 << 100
-_READY = -1
+READY = -1
+"""`Held.due` of a message that waits only for its turn."""
 
 
 class CausalPdu(msgspec.Struct, frozen=True, gc=False):
@@ -67,7 +68,7 @@ class CausalPdu(msgspec.Struct, frozen=True, gc=False):
 PduT = TypeVar("PduT", bound=CausalPdu)
 
 
-class _Held(Generic[PduT]):
+class Held(Generic[PduT]):
     """A message that has arrived and waits."""
 
     __slots__ = ("arrived", "due", "hold", "opened", "pdu", "source")
@@ -82,8 +83,8 @@ class _Held(Generic[PduT]):
         """Open dependencies: sender → stamp."""
         self.hold = hold
         """Not to be delivered before this instant, whatever is settled."""
-        self.due = _READY
-        """When the time alone releases it; −1: it is released."""
+        self.due = READY
+        """When the time alone releases it, or READY."""
 
 
 class CausalNode(Generic[PduT]):
@@ -115,13 +116,13 @@ class CausalNode(Generic[PduT]):
         self._delivered = [-1] * members
         """DLV, per sender; everything of my own counts as delivered."""
         self._delivered[me] = 1 << 64
-        self._held: dict[tuple[int, int], _Held[PduT]] = {}
+        self._held: dict[tuple[int, int], Held[PduT]] = {}
         """Waiting messages by (sender, stamp)."""
-        self._blocked: list[list[tuple[int, int, int, _Held[PduT]]]] = [[] for _ in range(members)]
+        self._blocked: list[list[tuple[int, int, int, Held[PduT]]]] = [[] for _ in range(members)]
         """Per sender k, a heap of the messages that wait for one of k: (stamp of it, …)."""
-        self._expiries: list[tuple[int, int, int, _Held[PduT]]] = []
+        self._expiries: list[tuple[int, int, int, Held[PduT]]] = []
         """Heap of (due, stamp, sender, message); some out of date."""
-        self._ready: list[tuple[int, int, _Held[PduT]]] = []
+        self._ready: list[tuple[int, int, Held[PduT]]] = []
         """Heap of the held messages that wait no longer, by (stamp, sender)."""
 
     # What an algorithm adds
@@ -153,6 +154,10 @@ class CausalNode(Generic[PduT]):
         """Learn from a message that is being delivered."""
         raise NotImplementedError
 
+    def _accept_lifetime(self, lifetime_ns: int) -> None:
+        """Give the next message a lifetime of its own.  Raises LocalProtocolError."""
+        self._settings.require_common_lifetime(self.NAME, lifetime_ns)
+
     def _dead_before(self) -> int:
         """Return the stamp below which a sender may forget a message: stamp + Δ + ε < now."""
         return -(-self._now // self._tick_ns) - self._dead_after
@@ -162,7 +167,9 @@ class CausalNode(Generic[PduT]):
     def submit(self, command: OrderingCommand, now: Instant) -> Effects:
         """Send a message.  Raises LocalProtocolError for an impossible destination set."""
         match command:
-            case Multicast(payload, destinations):
+            case Multicast(payload, destinations, lifetime_ns):
+                if lifetime_ns is not None:
+                    self._accept_lifetime(lifetime_ns)
                 return self._multicast(payload, destinations, now)
             case Lost():
                 # "A later copy is here, so the missing one is lost" would break the order: the
@@ -238,11 +245,11 @@ class CausalNode(Generic[PduT]):
                 effects = self._discard(source, pdu, DiscardReason.FULL)
             else:
                 probe("causal: held")
-                self._hold(_Held(source, pdu, now, opened or {}, hold))
+                self._hold(Held(source, pdu, now, opened or {}, hold))
         elif self._ready:
             # Several are due at once, because a timer came late: stamp order, not arrival order.
             probe("causal: due at once")
-            held = self._held[source, stamp] = _Held(source, pdu, now, {}, 0)
+            held = self._held[source, stamp] = Held(source, pdu, now, {}, 0)
             heapq.heappush(self._ready, (stamp, source, held))
         else:
             self._deliver(source, pdu, now, effects)
@@ -270,7 +277,7 @@ class CausalNode(Generic[PduT]):
             heapq.heappop(expiries)
         return None
 
-    def _due(self, held: _Held[PduT]) -> int:
+    def _due(self, held: Held[PduT]) -> int:
         """Return when the time alone releases a message."""
         if not held.opened:
             return held.hold
@@ -280,7 +287,7 @@ class CausalNode(Generic[PduT]):
         expiry = (max(held.opened.values()) + self._lifetime) * self._tick_ns + 1
         return expiry if expiry > held.hold else held.hold
 
-    def _hold(self, held: _Held[PduT]) -> None:
+    def _hold(self, held: Held[PduT]) -> None:
         """Let a message wait for its open dependencies and for the end of its hold."""
         source = held.source
         stamp = held.pdu.stamp
@@ -291,12 +298,12 @@ class CausalNode(Generic[PduT]):
         if due < FOR_EVER_NS:
             heapq.heappush(self._expiries, (due, stamp, source, held))
 
-    def _release(self, held: _Held[PduT]) -> None:
+    def _release(self, held: Held[PduT]) -> None:
         """Let a message be delivered when its turn comes."""
         if held.opened:
             probe("causal: gave up on an expired dependency")
             held.opened.clear()
-        held.due = _READY
+        held.due = READY
         heapq.heappush(self._ready, (held.pdu.stamp, held.source, held))
 
     def _expire(self, now: int) -> None:
@@ -342,7 +349,7 @@ class CausalNode(Generic[PduT]):
         while blocked and blocked[0][0] <= stamp:
             self._settle(source, heapq.heappop(blocked)[3])
 
-    def _settle(self, sender: int, held: _Held[PduT]) -> None:
+    def _settle(self, sender: int, held: Held[PduT]) -> None:
         """Close a dependency on this sender."""
         if held.opened.pop(sender, None) is None:
             return  # It has been released by the time.

@@ -175,7 +175,8 @@ class Fifo:
     def submit(self, command: OrderingCommand, now: Instant) -> Effects:
         """Send a message, or learn of lost copies.  Raises LocalProtocolError."""
         match command:
-            case Multicast(payload, destinations):
+            case Multicast(payload, destinations, lifetime_ns):
+                self._settings.require_common_lifetime("fifo", lifetime_ns)
                 return self._multicast(payload, destinations, now)
             case Lost(source, first, last):
                 return self._lost(source, first, last, now)

@@ -85,7 +85,8 @@ class JangDeltaReference:
     def submit(self, command: OrderingCommand, now: Instant) -> Effects:
         """Send a message.  Raises LocalProtocolError for an impossible destination set."""
         match command:
-            case Multicast(payload, mask):
+            case Multicast(payload, mask, lifetime_ns):
+                self.settings.require_common_lifetime("jang-delta-reference", lifetime_ns)
                 return self._multicast(payload, mask, now)
             case Lost():
                 return self.lost(command)

@@ -13,6 +13,11 @@ class Multicast(msgspec.Struct, frozen=True, gc=False, tag=True):
 
     payload: bytes
     destinations: Destinations
+    lifetime_ns: int | None = None
+    """How long after its stamp it may still be delivered; None = as long as the domain says.
+
+    Most algorithms know one lifetime and refuse another with LocalProtocolError.
+    """
 
 
 class Lost(msgspec.Struct, frozen=True, gc=False, tag=True):
@@ -44,6 +49,10 @@ class DiscardReason(Enum):
     """Stamped further ahead of the local clock than ε and the guard allow."""
     FULL = "full"
     """Too many messages wait already: dropped as if the network had lost it."""
+    EXPIRED = "expired"
+    """Past its own lifetime, which is shorter than the domain's."""
+    OVERTAKEN = "overtaken"
+    """A message that it should have preceded could not wait any longer.  [R00]"""
 
 
 class Sent(msgspec.Struct, frozen=True, gc=False):

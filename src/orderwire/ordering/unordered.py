@@ -78,7 +78,8 @@ class Unordered:
     def submit(self, command: OrderingCommand, now: Instant) -> Effects:
         """Send a message.  Raises LocalProtocolError for an impossible destination set."""
         match command:
-            case Multicast(payload, destinations):
+            case Multicast(payload, destinations, lifetime_ns):
+                self._clock.settings.require_common_lifetime("unordered", lifetime_ns)
                 return self._multicast(payload, destinations, now)
             case Lost() | Restarted():
                 return []  # Nobody waits for copies, and they are not numbered.

@@ -229,11 +229,11 @@ class Domain:
     def _discarded(self, discarded: Discarded, now: int) -> None:
         counters = self._counters
         match discarded.reason:
-            case DiscardReason.LATE:
+            case DiscardReason.LATE | DiscardReason.EXPIRED:
                 counters.late += 1
             case DiscardReason.DUPLICATE:
                 counters.duplicate += 1
-            case DiscardReason.FUTURE | DiscardReason.FULL:
+            case DiscardReason.FUTURE | DiscardReason.FULL | DiscardReason.OVERTAKEN:
                 counters.refused += 1
             case _:
                 assert_never(discarded.reason)

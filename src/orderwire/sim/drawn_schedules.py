@@ -21,10 +21,12 @@ def draw_schedule(
     fifo_channels: bool = False,
     loss_max: float = 0.5,
     traffics: tuple[str, ...] = TRAFFICS,
+    own_lifetimes: bool = False,
 ) -> Schedule:
     """Draw processes, Δ, traffic, delays and losses; without a lifetime nothing is lost.
 
-    With `skew_max`, clocks differ by at most that many ticks, and ε says so.
+    With `skew_max`, clocks differ by at most that many ticks, and ε says so.  With `own_lifetimes`,
+    half of the messages have one of their own, shorter than Δ.
     """
     members = chance.randint(2, processes_max)
     count = chance.randint(3, messages_max)
@@ -69,6 +71,7 @@ def draw_schedule(
                 arrive=arrive,
                 again=again,
                 before_arrivals=early,
+                lifetime=_own_lifetime(chance, delta) if own_lifetimes else None,
             )
         )
     return Schedule(
@@ -79,6 +82,10 @@ def draw_schedule(
         timer_granularity=chance.choice(granularities),
         sends=tuple(sends),
     )
+
+
+def _own_lifetime(chance: Random, delta: int) -> int | None:
+    return chance.randint(1, delta) if chance.random() < 0.5 else None
 
 
 def _latency(chance: Random, mode: str, delta: int) -> int:

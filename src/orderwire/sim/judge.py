@@ -88,9 +88,9 @@ def judge(
 
 
 def _promised_orders(algorithm: Algorithm) -> tuple[str, ...]:
-    if algorithm.expectation is not None:
-        return ("fifo-order", "causal-order")
-    return ("fifo-order",) if algorithm.name == "fifo" else ()
+    if algorithm.name == "unordered":
+        return ()
+    return ("fifo-order",) if algorithm.name == "fifo" else ("fifo-order", "causal-order")
 
 
 def _overall(checks: Sequence[Check]) -> Verdict:

@@ -37,6 +37,8 @@ class ScheduledSend:
     again: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     """Destination → when further copies arrive, duplicated by the network."""
     before_arrivals: bool = False
+    lifetime: int | None = None
+    """A lifetime of its own, for algorithms that know such; None: the schedule's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +178,7 @@ class _Replayer:
 
     def send(self, send: ScheduledSend, now: int) -> None:
         payload = send.id.encode()
-        command = Multicast(payload, destinations(send.to))
+        command = Multicast(payload, destinations(send.to), send.lifetime)
         effects = self.cores[send.sender].submit(command, self.clock(send.sender, now))
         pdus: dict[int, Any] = {}
         sent: Sent | None = None

@@ -13,8 +13,11 @@ NO_DUPLICATES = "no-duplicates"
 NO_NEEDLESS_WAITING = "no-needless-waiting"
 """Delivered as soon as it had arrived and its causal past was settled."""
 
-EXCUSED_REASONS = frozenset({"future", "full"})
-"""A copy refused to protect the process counts as lost, not as late."""
+EXCUSED_REASONS = frozenset({"future", "full", "expired"})
+"""A copy refused to protect the process counts as lost, not as late; so does one that had a shorter
+lifetime of its own, which the trace does not tell."""
+OVERTAKEN = "overtaken"
+"""Discarded because a message that it should have preceded has been delivered already."""
 
 
 def check_liveness(history: History, *, timer_slack_ns: int = 0) -> Check:
@@ -63,7 +66,10 @@ def _liveness_of(
         if event.reason in EXCUSED_REASONS or (event.source, event.number) in delivered:
             continue
         deadline_ns = history.deadline_ns(event.stamp_ns)
-        if event.reason == "duplicate":
+        if event.reason == OVERTAKEN:
+            if not _is_overtaken(history, timeline, event):
+                yield event, "discarded as overtaken, nothing behind it had been delivered"
+        elif event.reason == "duplicate":
             yield event, "discarded as a duplicate, never delivered"
         elif deadline_ns is None:
             yield event, "discarded as late although messages live for ever"
@@ -75,6 +81,16 @@ def _liveness_of(
             key = (event.source, event.number)
             if key not in delivered and key not in discarded:
                 yield event, "arrived, and was neither delivered nor discarded"
+
+
+def _is_overtaken(history: History, timeline: Timeline, discard: Event) -> bool:
+    """Whether a message that this one happened before had been delivered here."""
+    discarded = history.by_key.get((discard.source, discard.number))
+    return discarded is not None and any(
+        message.past >> discarded.index & 1
+        for event, message in timeline.deliveries
+        if event.position < discard.position
+    )
 
 
 def check_no_duplicates(history: History) -> Check:

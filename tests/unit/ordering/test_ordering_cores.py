@@ -40,6 +40,12 @@ def indications(effects: Effects) -> list[Any]:
     return [effect.indication for effect in effects if isinstance(effect, Indicate)]
 
 
+def received(receiver: Any, pdu: Any, now: int) -> list[Any]:
+    """Receive a copy from process 0; let it wait as long as its algorithm holds it anyway."""
+    told = indications(receiver.receive(ProcessId(0), pdu, Instant(now)))
+    return told or indications(receiver.wake(receiver.next_deadline()))
+
+
 @ENTRIES
 def test_a_multicast_becomes_sends_then_sent_then_local_delivery(entry: Algorithm) -> None:
     sender, receiver = pair(entry)
@@ -54,7 +60,7 @@ def test_a_multicast_becomes_sends_then_sent_then_local_delivery(entry: Algorith
         Delivered(ProcessId(0), 0, Instant(ms(5)), now, b"text", destinations([0, 1, 2]), 0),
     ]
     arrived = Instant(ms(7))
-    assert indications(receiver.receive(ProcessId(0), codec.decode(data), arrived)) == [
+    assert received(receiver, codec.decode(data), arrived) == [
         Delivered(
             ProcessId(0),
             0,
@@ -100,7 +106,7 @@ def test_a_copy_from_the_future_is_refused_and_drags_no_stamp_along(entry: Algor
     assert refused.reason is DiscardReason.FUTURE
     effects = receiver.submit(Multicast(b"m", destinations([0])), Instant(us(1)))
     assert indications(effects)[0].stamp == us(1)
-    (accepted,) = indications(receiver.receive(ProcessId(0), pdu, Instant(us(1))))
+    (accepted,) = received(receiver, pdu, us(1))
     assert isinstance(accepted, Delivered)
 
 
@@ -109,7 +115,7 @@ def test_a_clock_that_steps_back_stands_still(entry: Algorithm) -> None:
     sender, receiver = pair(entry)
     pdu = first_pdu(sender.submit(Multicast(b"m", destinations([1])), Instant(ms(50))))
     receiver.wake(Instant(ms(60)))
-    (delivered,) = indications(receiver.receive(ProcessId(0), pdu, Instant(ms(40))))
+    (delivered,) = received(receiver, pdu, ms(40))
     assert delivered.arrived == ms(60)
     effects = sender.submit(Multicast(b"m", destinations([1])), Instant(ms(10)))
     assert indications(effects)[0].stamp == ms(50) + us(1)
@@ -138,7 +144,21 @@ def test_wrong_commands_are_the_callers_fault(entry: Algorithm) -> None:
     assert indications(effects)[0].number == 7
 
 
-@pytest.mark.parametrize("name", ["unordered", "fifo", "jang-delta"])
+@ENTRIES
+def test_a_lifetime_of_its_own_is_given_or_refused(entry: Algorithm) -> None:
+    core = entry.create(ProcessId(0), SETTINGS)
+    to = destinations([1])
+    assert core.submit(Multicast(b"", to, SETTINGS.lifetime_ns), Instant(0))
+    if entry.name == "rodrigues-deadline":
+        assert core.submit(Multicast(b"", to, ms(50)), Instant(0))
+    else:
+        with pytest.raises(LocalProtocolError, match="lifetime_ns=100000000, got 50000000"):
+            core.submit(Multicast(b"", to, ms(50)), Instant(0))
+
+
+@pytest.mark.parametrize(
+    "name", ["unordered", "fifo", "jang-delta", "yoshimoto-maxcb", "rodrigues-deadline"]
+)
 def test_wrong_sources_are_the_peers_fault(name: str) -> None:
     sender, receiver = pair(ALGORITHMS[name])
     pdu = first_pdu(sender.submit(Multicast(b"m", destinations([1])), Instant(0)))

@@ -21,8 +21,10 @@ Bools = npt.NDArray[np.bool_]
 
 KINDS = tuple(kind.value for kind in EventKind)
 START, SEND, RECEIVE, DELIVER, DISCARD, LOST, END = range(len(KINDS))
-REASONS = ("late", "duplicate", "future", "full")
-LATE, DUPLICATE, FUTURE, FULL = range(len(REASONS))
+REASONS = ("late", "duplicate", "future", "full", "expired", "overtaken")
+LATE, DUPLICATE, FUTURE, FULL, EXPIRED, OVERTAKEN = range(len(REASONS))
+REFUSALS = (FUTURE, FULL, EXPIRED, OVERTAKEN)
+"""Reasons that a process has for not delivering a copy, whenever it came."""
 TIME_MIN = -(2**62)
 TIME_MAX = 2**62
 OTHER = -1

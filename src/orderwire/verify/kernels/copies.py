@@ -13,12 +13,11 @@ import pyarrow as pa
 from orderwire.verify.kernels.columns import (
     DELIVER,
     DISCARD,
-    FULL,
-    FUTURE,
     I64,
     LATE,
     LOST,
     RECEIVE,
+    REFUSALS,
     START,
     Bools,
     Columns,
@@ -27,8 +26,8 @@ from orderwire.verify.kernels.matching import Matches, first_of
 from orderwire.verify.kernels.violations import Witness, no_violations, violations
 
 TALLIES = ("written", "delivered", "late", "refused", "missing", "reported_lost")
-"""What is counted of each (source, destination) pair, in copies.  Refused: to protect the process,
-for a stamp from the future or a full buffer."""
+"""What is counted of each (source, destination) pair, in copies.  Refused: for a stamp from the
+future or a full buffer, or for being past a lifetime of its own or overtaken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ def audit_copies(
     shape = matches.intended.shape
     send, to = np.nonzero(matches.intended & decided[:, None])
     dropped = known & (kind == DISCARD)
-    turned_away = dropped & ((reason == FUTURE) | (reason == FULL))
+    turned_away = dropped & np.isin(reason, REFUSALS)
     delivered = _marked(shape, matches, process, known & (kind == DELIVER))[send, to]
     late = ~delivered & _marked(shape, matches, process, dropped & (reason == LATE))[send, to]
     refused = ~delivered & ~late & _marked(shape, matches, process, turned_away)[send, to]
