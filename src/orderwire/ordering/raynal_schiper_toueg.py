@@ -86,7 +86,7 @@ class RaynalSchiperToueg(CausalNode[MatrixPdu]):
             mine = sent.get(sender)
             if mine is None:
                 sent[sender] = row
-            elif mine != row:
+            elif mine is not row and mine != row:
                 known = mine.get
                 newer = {column: cell for column, cell in row.items() if cell > known(column, -1)}
                 if newer:

@@ -47,6 +47,8 @@ Entries: TypeAlias = tuple[Entry, ...]
 """Entries of one sender, newest first."""
 Row: TypeAlias = Mapping[int, int]
 """Cells of a matrix that live: column → stamp."""
+ParsedRows: TypeAlias = dict[int, tuple[int, bytes, Row]]
+"""Sender → newest stamp, cells on the wire and cells of the row of it that was parsed last."""
 
 
 class EntriesPdu(CausalPdu, frozen=True, gc=False):
@@ -149,7 +151,11 @@ def _read_sender(data: bytes, at: int, shift: int, allowed: int) -> tuple[int, i
 
 def _read_age(data: bytes, at: int, newer: int) -> tuple[int, int]:
     """Return the stamp of what is this much older, and the offset behind its age."""
-    age, at = read_varint(data, at)
+    age = data[at] if at < len(data) else 0x80
+    if age < 0x80:
+        at += 1
+    else:
+        age, at = read_varint(data, at)
     if not 0 < age <= newer:
         raise RemoteProtocolError(f"control information {age} ticks older than {newer}")
     return newer - age, at
@@ -175,7 +181,12 @@ def read_entries(
         newer = stamp
         for _ in range(size):
             newer, at = _read_age(data, at, newer)
-            mask, at = decode_set(data, at, members)
+            mask = data[at] if at < len(data) else 1
+            if mask & 0x81 or mask >> 1 >> members:
+                mask, at = decode_set(data, at, members)
+            else:  # A mask of one byte.
+                mask >>= 1
+                at += 1
             group.append((newer, mask))
         entries[sender] = tuple(group)
     return entries, at
@@ -194,8 +205,13 @@ def read_pairs(data: bytes, at: int, stamp: int, members: int) -> tuple[tuple[Wa
     return tuple(pairs), at
 
 
-def read_rows(data: bytes, at: int, stamp: int, members: int) -> tuple[Mapping[int, Row], int]:
-    """Parse a matrix.  Raises RemoteProtocolError; returns its rows and the offset behind them."""
+def read_rows(
+    data: bytes, at: int, stamp: int, members: int, parsed: ParsedRows
+) -> tuple[Mapping[int, Row], int]:
+    """Parse a matrix.  Raises RemoteProtocolError; returns its rows and the offset behind them.
+
+    Most rows are the same as in the message before: what is in `parsed` is not parsed again.
+    """
     count, at = read_varint(data, at)
     rows: dict[int, Row] = {}
     allowed = (1 << members) - 1
@@ -203,17 +219,43 @@ def read_rows(data: bytes, at: int, stamp: int, members: int) -> tuple[Mapping[i
         sender, at = _read_sender(data, at, 0, allowed)
         allowed &= ~(1 << sender)
         newest, at = _read_age(data, at, stamp)
+        known = parsed.get(sender)
+        if known is not None and known[0] == newest and data.startswith(known[1], at):
+            at += len(known[1])
+            rows[sender] = known[2]
+            continue
+        begin = at
         columns, at = decode_set(data, at, members)
         if not columns:
             raise RemoteProtocolError(f"a row of sender {sender} without cells")
-        row: dict[int, int] = {}
+        row, at = _read_cells(data, at, newest, columns)
+        rows[sender] = row
+        parsed[sender] = (newest, data[begin:at], row)
+    return rows, at
+
+
+def _read_cells(
+    data: bytes, at: int, newest: int, columns: Destinations
+) -> tuple[dict[int, int], int]:
+    row: dict[int, int] = {}
+    try:
+        # Varints of up to two bytes are written out for speed: a matrix has many.
         for column in members_of(columns):
-            older, at = read_varint(data, at)
+            older = data[at]
+            at += 1
+            if older > 0x7F:
+                byte = data[at]
+                if byte < 0x80:
+                    older = older & 0x7F | byte << 7
+                    at += 1
+                else:
+                    older, at = read_varint(data, at - 1)
             if older > newest:
                 raise RemoteProtocolError(f"a cell {older} ticks older than {newest}")
             row[column] = newest - older
-        rows[sender] = row
-    return rows, at
+    except IndexError:
+        raise RemoteProtocolError(f"a row runs past the end ({len(data)} bytes)") from None
+    return row, at
 
 
 PduT = TypeVar("PduT", bound=CausalPdu)
@@ -264,7 +306,11 @@ class PairsCodec(_TagCodec[PairsPdu]):
 class MatrixCodec(_TagCodec[MatrixPdu]):
     """The wire form of a message with a matrix."""
 
+    def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
+        super().__init__(me, settings)
+        self._parsed: ParsedRows = {}
+
     def _parse(self, front: bytes, data: bytes | memoryview) -> MatrixPdu:
         stamp, number, destinations, at = decode_head(front, self._members)
-        rows, at = read_rows(front, at, stamp, self._members)
+        rows, at = read_rows(front, at, stamp, self._members, self._parsed)
         return MatrixPdu(number, stamp, destinations, front[:at], bytes(data[at:]), rows)
