@@ -64,7 +64,7 @@ class Endpoint:
             self.address[0],
             silence_s=settings.silence_s,
             known=lambda peer: self._links[peer].first_session,
-            is_over=lambda peer, session: session in self._links[peer].former,
+            is_over=self._is_over,
             welcome=lambda peer, hello: self._presence.welcome(peer, hello),
             parted=lambda peer: self._presence.parted(peer),
             data=self._over_stream,
@@ -188,6 +188,17 @@ class Endpoint:
     def has_met_all(self) -> bool:
         """Whether every other member has said which incarnation it is."""
         return all(link.peer_session for link in self._links.values())
+
+    def _is_over(self, peer: ProcessId, session: int) -> bool:
+        """Whether a later incarnation has taken the place of this one.
+
+        That may have ended before we heard of it: its late hello is older than the stream that
+        stands.  Without such a stream an older one is believed: its clock may have been set back.
+        """
+        link = self._links[peer]
+        return session in link.former or (
+            session < link.peer_session and self.connections.is_connected(peer)
+        )
 
     def link(self, peer: ProcessId) -> Link:
         """Return what is known about the way to this member."""

@@ -62,6 +62,7 @@ class Presence:
                 self.on_restarted(peer)
         now = self._clock.now()
         link.stream_since = now
+        link.trip.unanswered = 0  # a hello is a word: what was asked before it does not count
         link.ping(now)
         timer = self._timers.pop(peer, None)
         if timer is not None:

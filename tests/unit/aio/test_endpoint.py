@@ -14,6 +14,7 @@ from orderwire.aio.channel import PDU_BYTES_MAX
 from orderwire.aio.endpoint import Endpoint, EndpointSettings
 from orderwire.aio.frames import HEAD, HEAD_BYTES, Kind
 from orderwire.aio.impairment import Impairment
+from orderwire.aio.roundtrip import SILENT_PINGS
 from orderwire.aio.stream import Hello
 from orderwire.kernel import Instant, LocalProtocolError, ProcessId, Via, ms
 
@@ -298,6 +299,22 @@ def test_a_member_that_says_nothing_is_given_up_and_met_again() -> None:
     run(test())
 
 
+def test_who_comes_back_is_not_blamed_for_what_it_left_unanswered() -> None:
+    async def test() -> None:
+        async with endpoints(2) as (one, two):
+            trip = two.link(A).trip
+            silent: list[bool] = []
+            two.on_connected(lambda _: silent.append(trip.is_silent(two.clock.now())))
+            trip.pinged(Instant(0))  # long ago, and nothing was heard since
+            trip.unanswered = SILENT_PINGS
+            assert trip.is_silent(two.clock.now())
+            one.connections.cut(B)
+            await until(lambda: len(silent) == 1, "they have met again")
+            assert silent == [False]
+
+    run(test())
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_member_that_leaves_and_returns_is_met_afresh(loop: str) -> None:
     async def test() -> None:
@@ -320,14 +337,16 @@ def test_a_member_that_leaves_and_returns_is_met_afresh(loop: str) -> None:
                 again.channel(2).send(A, b"after")
                 await until(lambda: log.got.get(1) == [b"before", b"after"], "both were heard")
                 assert restarted == [1]
-                ghost, writer = await asyncio.open_connection(
-                    *one.address, local_addr=("127.0.0.1", 0)
-                )
-                hello = Hello(B, two.session).encode()  # late words of the first incarnation
-                writer.write(b"%c\0\0\0\0" % (len(hello) + 1) + hello)
-                assert await ghost.read() == b""
-                writer.close()
-                assert one.link(B).peer_session == again.session
+                # Late words of the first incarnation, and of one that nobody met.
+                for session in (two.session, two.session + 1):
+                    ghost, writer = await asyncio.open_connection(
+                        *one.address, local_addr=("127.0.0.1", 0)
+                    )
+                    hello = Hello(B, session).encode()
+                    writer.write(b"%c\0\0\0\0" % (len(hello) + 1) + hello)
+                    assert await ghost.read() == b""
+                    writer.close()
+                    assert one.link(B).peer_session == again.session
                 sender.send(B, b"now that you are back")
                 await until(lambda: heard.accounted(0) > 0, "it was heard")
                 # What was meant for the earlier incarnation is neither handed over nor lost.
