@@ -9,6 +9,9 @@ from orderwire.ordering.adelstein_singhal import AdelsteinSinghal, AdelsteinSing
 from orderwire.ordering.adelstein_singhal import printed_bytes as two_hop_printed_bytes
 from orderwire.ordering.baldoni_broadcast import BaldoniBroadcast
 from orderwire.ordering.baldoni_broadcast import printed_bytes as baldoni_printed_bytes
+from orderwire.ordering.bounded_jang import BoundedJang
+from orderwire.ordering.bounded_jang_codec import BoundedJangCodec
+from orderwire.ordering.bounded_jang_codec import printed_bytes as bounded_printed_bytes
 from orderwire.ordering.fifo import Fifo, FifoCodec
 from orderwire.ordering.fixed_delay import FixedDelay, FixedDelayCodec
 from orderwire.ordering.jang_delta import JangDelta
@@ -88,6 +91,14 @@ ALGORITHMS: Mapping[str, Algorithm] = {
             codec=JangDeltaCodec,
             printed_bytes=jang_printed_bytes,
             expectation="exact",
+        ),
+        Algorithm(
+            name="bounded-jang",
+            summary="The same with compact tags, which can be bounded: Jang's and floors.  [S001]",
+            create=BoundedJang,
+            codec=BoundedJangCodec,
+            printed_bytes=bounded_printed_bytes,
+            expectation="maxcb-floor",
         ),
         Algorithm(
             name="jang-delta-reference",

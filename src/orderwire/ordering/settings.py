@@ -94,19 +94,6 @@ class OrderingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                 f"got {lifetime_ns} for one"
             )
 
-    def require_lifetime(self, algorithm: str) -> None:
-        """Raise ValueError when messages live for ever, which this algorithm cannot bear."""
-        if self.lifetime_ns is None:
-            raise ValueError(f"{algorithm} needs a lifetime, got lifetime_ns=None")
-
-    def require_common_lifetime(self, algorithm: str, lifetime_ns: int | None) -> None:
-        """Raise LocalProtocolError when a message is to have another lifetime than the others."""
-        if lifetime_ns is not None and lifetime_ns != self.lifetime_ns:
-            raise LocalProtocolError(
-                f"{algorithm} gives all messages lifetime_ns={self.lifetime_ns}, "
-                f"got {lifetime_ns} for one"
-            )
-
     def refuse_quiet(self, now: Instant) -> LocalProtocolError:
         """Say that a restarted member must not multicast yet."""
         return LocalProtocolError(
