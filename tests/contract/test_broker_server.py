@@ -30,9 +30,9 @@ from orderwire.broker.wire.generated.produce import (
 pytestmark = pytest.mark.network
 
 
-def produce_request(acks: int = -1) -> ProduceRequest:
-    data = [TopicProduceData("t", partition_data=[PartitionProduceData(0, batch(b"x"))])]
-    return ProduceRequest(None, acks, 1000, data)
+def produce_request(acks: int = -1, data: bytes = b"x") -> ProduceRequest:
+    topics = [TopicProduceData("t", partition_data=[PartitionProduceData(0, batch(data))])]
+    return ProduceRequest(None, acks, 1000, topics)
 
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -99,6 +99,36 @@ def test_requests_that_differ_in_nothing_are_each_answered(
                     assert raw.last_correlation == number + 1
                     assert answer.responses[0].partition_responses[0].base_offset == number
                 raw.response(ApiKey.METADATA, 9)
+
+        await elsewhere(client)
+        await server.close()
+
+    run(work)
+
+
+def test_requests_are_served_together_when_they_become_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work() -> None:
+        server = await BrokerServer.start(tmp_path, settings=BrokerSettings(flush=Flush.NONE))
+        alone: list[int] = []
+        serve = server.broker.serve
+
+        def counted(data: memoryview, *rest: Any) -> Any:
+            alone.append(len(data))
+            return serve(data, *rest)
+
+        monkeypatch.setattr(server.broker, "serve", counted)
+        address = "{}:{}".format(*server.address)
+
+        def client() -> None:
+            with RawClient(address) as raw:
+                for size in (1, 100):
+                    request = produce_request(1, bytes(size))
+                    raw.send(b"".join(raw.frame(ApiKey.PRODUCE, 9, request) for _ in range(200)))
+                    for _ in range(200):
+                        raw.response(ApiKey.PRODUCE, 9)
+                assert len(alone) < 150
 
         await elsewhere(client)
         await server.close()

@@ -209,6 +209,7 @@ class Connection(BufferedProtocol):
             request_bytes_max=self._limits.request_bytes_max,
         )
         if run is None:
+            self._shape = None  # the next one may be longer, hence of another shape
             return False
         self._head = run.end
         self._need = _LENGTH_BYTES
