@@ -67,12 +67,12 @@ def test_what_was_recorded_can_be_written_again(tmp_path: Path, start: Start) ->
     assert written["counters"]["written"] == 4
     assert (summary["samples"], summary["data_bytes"], summary["dropped"]) == (4, 14, 0)
 
-    fed = str(inputs / "ben-jang-delta-250ms.jsonl")
+    fed = str(inputs / "ben-bounded-jang-250ms.jsonl")
     result = CliRunner().invoke(main, ["sim", "replay", "--inputs", fed, "--json"])
     assert result.exit_code == 0, result.output
     replayed = json.loads(result.stdout)
     assert (replayed["protocol"], replayed["me"], len(replayed["indications"])) == (
-        *("jang-delta", 1, 4),
+        *("bounded-jang", 1, 4),
     )
 
     kept = Recording(file)

@@ -390,7 +390,7 @@ def test_what_cannot_match_is_explained() -> None:
             reader = ben.reader(Topic("chat", order=DeltaCausal.playback()))
             with pytest.raises(TimeoutError, match=r"has 0 readers after 0.2 s.*same order"):
                 await writer.wait_matched(1, timeout_s=0.2)
-            with pytest.raises(TimeoutError, match=r"ana writes 'chat' as jang-delta\(lifetime"):
+            with pytest.raises(TimeoutError, match=r"ana writes 'chat' as bounded-jang\(lifetime"):
                 await reader.wait_matched(1, timeout_s=0.01)
             assert len(reader.incompatible) == 1
 

@@ -132,7 +132,7 @@ class DeltaCausal(Order, frozen=True, kw_only=True, forbid_unknown_fields=True):
     clock_error_ms: float = 1.0
     """ε: bound on the difference of any two members' clocks, in milliseconds."""
 
-    algorithm: ClassVar[str] = "jang-delta"
+    algorithm: ClassVar[str] = "bounded-jang"
 
     @property
     def lifetime_ns(self) -> int:

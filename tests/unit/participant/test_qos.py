@@ -46,7 +46,7 @@ def test_equal_orders_are_one_domain_and_a_name_makes_another() -> None:
     assert DeltaCausal(lifetime_ms=250).key == DeltaCausal.conference().key
     assert DeltaCausal(lifetime_ms=250).key == DeltaCausal(lifetime_ms=250.0).key
     assert [order.label for order in orders[:5]] == [
-        *("jang-delta-250ms", "jang-delta-251ms", "jang-delta-250ms", "other", "fifo"),
+        *("bounded-jang-250ms", "bounded-jang-251ms", "bounded-jang-250ms", "other", "fifo"),
     ]
     assert {order.algorithm for order in orders} <= set(ALGORITHMS)
 
