@@ -93,7 +93,9 @@ def audit_files(
     """
     options = options or AuditOptions()
     groups = ParquetSource(files, versioned=versioned).groups()
-    trace = Files(tuple(files), versioned, next(_audits))
+    # Workers are where the session began, whatever folder the driver is in by now.
+    names = tuple(str(Path(file).absolute()) for file in files)
+    trace = Files(names, versioned, next(_audits))
     events = sum(group.events for group in groups)
     if events < 2 * (options.slice_events or EVENTS_TARGET):
         yield _whole(spark, trace, options)
