@@ -11,6 +11,7 @@ COMMANDS: Mapping[str, str] = {
     "count": "Count bytes, characters and words of a text in a topic, on Spark.",
     "demo": "Hold an audited conference over real sockets, end to end.",
     "ingest": "Land topics in the lake, exactly once, on Spark.",
+    "lab": "Run the papers' evaluations again, on Spark.",
     "metrics": "Delay, waiting, control bytes and loss of a trace, on Spark.",
     "participant": "Join a group from the shell: read and write topics.",
     "record": "Write what a participant reads to a file.",

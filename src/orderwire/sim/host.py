@@ -80,6 +80,8 @@ class Computation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     input_ns: int = 0
     """Every call of the core."""
+    submit_ns: int | None = None
+    """A command of the application, when it costs something else than other calls."""
     operation_ns: int = 0
     """Every operation that a `Counted` core counts."""
     lag_max_ns: int = 20_000_000
@@ -307,7 +309,9 @@ class ChargedHost(Host):
         before = self._operations()
         act(self, *arguments)
         charge_ns = self._computation.operation_ns * (self._operations() - before)
-        if self._called:
+        if act is Host.submit and self._computation.submit_ns is not None:
+            charge_ns += self._computation.submit_ns
+        elif self._called:
             charge_ns += self._computation.input_ns
         self.busy_ns += charge_ns
         self._busy = True

@@ -1,0 +1,152 @@
+"""An experiment: one figure, as a TOML file says it."""
+
+from collections.abc import Iterator
+from importlib.resources import files
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from orderwire.lab.config import Config
+from orderwire.ordering.catalog import ALGORITHMS
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One curve: an algorithm with its settings."""
+
+    label: str
+    algorithm: str
+    set: dict[str, Any] = {}
+    """Parameters that differ from the figure's."""
+    where: dict[str, list[Any]] = {}
+    """Points of the grid at which it runs; empty: all."""
+
+
+class Size(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long a run is, and how often it is repeated."""
+
+    messages: int
+    """Measured, of all processes together."""
+    warm_up: int
+    seeds: int
+    limit_s: float = 900.0
+    """A run that takes longer is ended, in seconds."""
+    grid: dict[str, list[Any]] = {}
+    """In place of the figure's."""
+
+
+class Picture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is drawn."""
+
+    x: str
+    """The parameter along the axis."""
+    panels: list[str]
+    """Measures, one panel each."""
+    x_label: str
+    log_x: bool = False
+    log_y: bool = False
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Something that a paper, or we, say; judged from the results alone.
+
+    ratio: `measure` of `left` over that of `right` lies within `least` … `most` at every point.
+    growth: `measure` of `left` grows with x to a power within `least` … `most`.
+    value: `measure` of `left` lies within `least` … `most` at every point.
+    """
+
+    claim: str
+    paper: str
+    """What the paper says; for our own claims, where the number comes from."""
+    kind: Literal["ratio", "growth", "value"]
+    measure: str
+    left: str
+    right: str = ""
+    at: dict[str, Any] = {}
+    """Parameters that select the points; empty: all."""
+    least: float = 0.0
+    most: float = float("inf")
+    remark: str = ""
+
+
+class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One figure."""
+
+    name: str
+    title: str
+    paper: str
+    notes: list[str] = []
+    """Parameters and departures, printed below the figure."""
+    base: dict[str, Any] = {}
+    grid: dict[str, list[Any]]
+    full: Size
+    quick: Size
+    series: list[Series]
+    picture: Picture
+    claims: list[Claim] = []
+
+    def size(self, *, quick: bool) -> Size:
+        """How long the runs are."""
+        return self.quick if quick else self.full
+
+    def points(self, *, quick: bool) -> Iterator[tuple[Series, Config]]:
+        """Yield every series at every point of the grid."""
+        size = self.size(quick=quick)
+        grid = self.grid | size.grid
+        for values in product(*grid.values()):
+            point = dict(zip(grid, values, strict=True))
+            for series in self.series:
+                if all(point.get(name) in some for name, some in series.where.items()):
+                    given = self.base | point | series.set
+                    given |= {"messages": size.messages, "warm_up": size.warm_up}
+                    yield series, msgspec.convert(given | {"algorithm": series.algorithm}, Config)
+
+
+def read_experiment(data: bytes, called: str) -> Experiment:
+    """Read one.  Raises ValueError that says what is wrong."""
+    try:
+        experiment = msgspec.toml.decode(data, type=Experiment)
+        for series in experiment.series:
+            if series.algorithm not in ALGORITHMS:
+                raise ValueError(
+                    f"{called}: series {series.label!r} names the algorithm {series.algorithm!r}; "
+                    f"there are {', '.join(ALGORITHMS)}"
+                )
+        labels = [series.label for series in experiment.series]
+        if len(set(labels)) != len(labels):
+            raise ValueError(f"{called}: two series have the same label")
+        for claim in experiment.claims:
+            for label in filter(None, (claim.left, claim.right)):
+                if label not in labels:
+                    raise ValueError(
+                        f"{called}: claim {claim.claim!r} names the series {label!r}; "
+                        f"there are {', '.join(labels)}"
+                    )
+            if (claim.kind == "ratio") != bool(claim.right):
+                raise ValueError(f"{called}: claim {claim.claim!r}: a ratio has a left and a right")
+        for quick in (False, True):
+            list(experiment.points(quick=quick))
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{called} is no experiment: {error}") from None
+    return experiment
+
+
+def folder_of_experiments() -> Path:
+    """Return where the experiments are: in the package, or beside it in a working copy."""
+    packed = Path(str(files("orderwire.lab") / "experiments"))
+    return packed if packed.is_dir() else Path(__file__).parents[3] / "experiments"
+
+
+def experiments() -> dict[str, Path]:
+    """Return the files of all experiments by name."""
+    return {path.stem: path for path in sorted(folder_of_experiments().glob("*.toml"))}
+
+
+def find_experiment(name: str) -> Experiment:
+    """Return the experiment of this name, or in this file.  Raises ValueError."""
+    known = experiments()
+    path = known.get(name) or Path(name)
+    if path.suffix != ".toml" or not path.is_file():
+        raise ValueError(f"no experiment {name!r}; there are {', '.join(known)}, or FILE.toml")
+    return read_experiment(path.read_bytes(), path.name)

@@ -1,0 +1,147 @@
+"""Experiments, intervals and claims."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from orderwire.cli.lab import command
+from orderwire.lab.claims import judge_claims
+from orderwire.lab.config import Config, Row, run_row
+from orderwire.lab.experiment import Claim, experiments, find_experiment, read_experiment
+from orderwire.lab.runs import plan
+from orderwire.lab.table import Sample, mean_of, tidy
+
+TINY = """
+name = "tiny"
+title = "Tiny"
+paper = "none"
+grid = { members = [3, 4] }
+full = { messages = 40, warm_up = 10, seeds = 2 }
+quick = { messages = 20, warm_up = 0, seeds = 1 }
+series = [{ label = "J", algorithm = "jang-delta" }, { label = "U", algorithm = "unordered" }]
+picture = { x = "members", x_label = "n", panels = ["control_bytes"] }
+claims = [{ claim = "c", paper = "p", kind = "ratio", measure = "control_bytes", left = "J", \
+right = "U", least = 1.0 }]
+"""
+
+
+@pytest.mark.parametrize("name", experiments())
+def test_every_experiment_loads(name: str) -> None:
+    assert find_experiment(name).name == name
+
+
+def test_all_algorithms_meet_the_same_seeds() -> None:
+    planned = plan(read_experiment(TINY.encode(), "tiny"), quick=False, seeds=None)
+    assert len({each.key for each in planned}) == len(planned) == 8
+    assert {each.row.seed for each in planned if each.series == "J"} == {1, 2}
+    first = [run_row(each.row) for each in planned if each.point["members"] == 3]
+    assert first[0]["copies"] == first[2]["copies"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("jang-delta", "jung-delta", "names the algorithm 'jung-delta'"),
+        ('left = "J"', 'left = "K"', "names the series 'K'"),
+        ("members = [3, 4]", 'members = ["x"]', "is no experiment"),
+        ("members = [3, 4]", "memberz = [3]", "is no experiment"),
+    ],
+)
+def test_bad_experiments_are_refused(old: str, new: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        read_experiment(TINY.replace(old, new).encode(), "tiny")
+
+
+def test_interval_is_students() -> None:
+    found = mean_of([1.0, 2.0, 3.0])
+    assert found.mean == 2.0
+    assert found.half == pytest.approx(4.3027 * 1.0 / 3**0.5, rel=1e-4)
+
+
+def samples(left: float) -> list[Sample]:
+    return [
+        Sample(
+            series=label,
+            algorithm="a",
+            point={"members": n},
+            seed=seed,
+            measures={"control_bytes": value * n},
+        )
+        for label, value in (("J", left), ("U", 2.0))
+        for n in (3, 4)
+        for seed in (1, 2)
+    ]
+
+
+def test_claims_are_judged_from_the_results() -> None:
+    experiment = read_experiment(TINY.encode(), "tiny")
+    assert judge_claims(experiment, samples(3.0))[0].holds is True
+    assert judge_claims(experiment, samples(1.0))[0].holds is False
+    assert judge_claims(experiment, [])[0].holds is None
+    row = tidy(samples(3.0))[0]
+    assert (row["series"], row["members"], row["seeds"]) == ("J", 3, 2)
+
+
+def test_growth_is_a_power() -> None:
+    from msgspec.structs import replace
+
+    experiment = read_experiment(TINY.encode(), "tiny")
+    claim = Claim(
+        claim="g",
+        paper="p",
+        kind="growth",
+        measure="control_bytes",
+        left="J",
+        least=0.99,
+        most=1.01,
+    )
+    assert judge_claims(replace(experiment, claims=[claim]), samples(3.0))[0].holds is True
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "lifetime_ms", "expected"),
+    [
+        ("raynal-schiper-toueg", 0, 1600),
+        ("kshemkalyani-singhal", 0, 532),
+        ("prakash-raynal-singhal", 250, 404),
+        ("kshemkalyani-singhal", 250, 338),
+        ("jang-delta", 250, 346),
+    ],
+)
+def test_sizes_are_those_of_the_specification(
+    algorithm: str, lifetime_ms: float, expected: float
+) -> None:
+    config = Config(
+        algorithm=algorithm,
+        lifetime_ms=lifetime_ms,
+        send_empty_entries=True,
+        messages=2_000,
+        warm_up=500,
+    )
+    assert run_row(Row(config=config, seed=1))["printed_bytes"] == pytest.approx(expected, rel=0.06)
+
+
+def test_exact_algorithms_deliver_at_the_same_times() -> None:
+    def delivery(algorithm: str) -> float:
+        config = Config(algorithm=algorithm, members=8, messages=200)
+        return run_row(Row(config=config, seed=3))["delivery_ms"]
+
+    names = ("jang-delta", "bounded-jang", "kshemkalyani-singhal", "raynal-schiper-toueg")
+    assert len({delivery(name) for name in names}) == 1
+
+
+def test_uplink_and_computation_make_delivery_later() -> None:
+    free = Config(algorithm="jang-delta", members=6, messages=100, fan_out=0)
+    charged = Config(
+        algorithm="jang-delta", members=6, messages=100, fan_out=0, uplink_mbit=10, cpu_factor=20
+    )
+    cheap, dear = (run_row(Row(config=each, seed=1)) for each in (free, charged))
+    assert dear["delivery_ms"] > cheap["delivery_ms"] + 2 * 0.8
+    assert dear["busy_share"] > 0
+
+
+def test_list_is_json() -> None:
+    told = CliRunner().invoke(command, ["list", "--json"])
+    assert set(json.loads(told.stdout)) == set(experiments())
+    assert CliRunner().invoke(command, ["plot", "nothing"]).exit_code == 2
