@@ -113,7 +113,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
     def _funnel(self) -> tuple[ScriptedSend, ...]:
-        """Everyone sends to everyone apart, tells process 0, and that tells all.
+        """Everyone sends to everyone apart and tells process 0; that tells process 1.
 
         Process 0 then knows of messages on every slow link that are still alive.
         """
@@ -128,7 +128,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                     sends.append(ScriptedSend(at_ns=at_ns, source=source, destinations=(to,)))
                     at_ns += step_ns
             told_ns = start_ns + (self.members + 2) * step_ns + ms(2)
-            sends.append(ScriptedSend(at_ns=told_ns, source=0, destinations=tuple(others)))
+            sends.append(ScriptedSend(at_ns=told_ns, source=0, destinations=(1,)))
         return tuple(sends)
 
     @property
