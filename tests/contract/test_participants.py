@@ -254,7 +254,7 @@ def test_readers_come_and_go() -> None:
 
 
 @pytest.mark.parametrize(
-    "order", [DeltaCausal(lifetime_ms=200), Fifo(), CONTROL], ids=lambda order: order.label
+    "order", [DeltaCausal(lifetime_ms=2_000), Fifo(), CONTROL], ids=lambda order: order.label
 )
 def test_a_member_leaves_and_comes_back(order: Order) -> None:
     """What was lost with the first incarnation holds the second one up for Δ at most."""

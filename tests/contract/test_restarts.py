@@ -32,6 +32,8 @@ BAD_NETWORK = Impairment(
     seed=7, delay_ms=1, jitter_mean_ms=6, loss_ratio=0.03, duplicate_ratio=0.02
 )
 LIFETIME_MS = 400
+SILENCE_S = 3
+"""Longer than a busy machine stops a process that is well."""
 
 
 class Child:
@@ -201,14 +203,14 @@ def test_a_stopped_member_stops_nobody_and_is_told_what_it_missed() -> None:
         "me": "ben",
         "members": members,
         "order": "fifo",
-        "silence_s": 1,
+        "silence_s": SILENCE_S,
         "readers": 2,
         "writes": 1,
     }
     order = Fifo()
 
     async def test() -> None:
-        network = EndpointSettings(silence_s=1)
+        network = EndpointSettings(silence_s=SILENCE_S)
         async with (
             survivors(members, order, settings=network) as (ana, carl),
             child(**settings) as ben,

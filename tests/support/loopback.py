@@ -2,6 +2,10 @@
 
 import socket
 from contextlib import ExitStack
+from random import SystemRandom
+
+PORTS = range(15_000, 32_000)
+"""Below those that the kernel gives to whoever asks for any: a port stays free until it is used."""
 
 
 def free_members(*names: str) -> dict[str, str]:
@@ -11,10 +15,10 @@ def free_members(*names: str) -> dict[str, str]:
         for name in names:
             while name not in addresses:
                 stream = taken.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-                stream.bind(("127.0.0.1", 0))
-                port = stream.getsockname()[1]
                 datagram = taken.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+                port = SystemRandom().choice(PORTS)
                 try:
+                    stream.bind(("127.0.0.1", port))
                     datagram.bind(("127.0.0.1", port))
                 except OSError:
                     continue
