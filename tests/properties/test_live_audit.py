@@ -4,6 +4,7 @@ from random import Random
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_runs import FAULTS, RUN, RandomRun, damage
@@ -39,13 +40,17 @@ def portions(events: list[Event], chance: Random, again: float) -> list[list[Eve
     return dealt
 
 
-def fed(dealt: list[list[Event]], *, restart: bool) -> tuple[LiveRun, pa.Table, RunReport]:
-    live = LiveRun(RUN)
+def fed(
+    dealt: list[list[Event]], *, restart: bool, options: AuditOptions | None = None
+) -> tuple[LiveRun, pa.Table, RunReport]:
+    live = LiveRun(RUN, options)
     found = []
     for portion in dealt:
         found.append(live.feed(table_from_events(portion)))
         if restart:
-            live = LiveRun.load(RUN, live.dump())
+            live = LiveRun.load(RUN, live.dump(), options)
+    if live.left_behind:
+        found.append(live.conclude())
     return live, merge(found), live.report()
 
 
@@ -128,3 +133,105 @@ def test_memory_is_bounded_by_the_window_and_not_by_the_run() -> None:
     assert max(held) <= 4 * window_events + portion
     half = len(state_bytes) // 2
     assert max(state_bytes[half:]) <= 1.5 * max(state_bytes[:half])
+
+
+def killed(events: list[Event], chance: Random) -> tuple[list[Event], list[Event], int]:
+    """Cut one member's trace off somewhere; return what is left, the rest, and who it was."""
+    victim = chance.choice(sorted({event.process for event in events}))
+    own = [event for event in events if event.process == victim]
+    kept = chance.randint(1, len(own) - 1)
+    rest = own[kept:]
+    return [event for event in events if event not in rest], rest, victim
+
+
+def few_at_a_time(events: list[Event]) -> list[list[Event]]:
+    return [events[start : start + 4] for start in range(0, len(events), 4)]
+
+
+def events_end(events: list[Event]) -> int:
+    return max(event.time_ns for event in events)
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    messages=st.integers(5, 60),
+    faults=st.lists(st.sampled_from(FAULTS), max_size=1),
+    restart=st.booleans(),
+)
+@settings(max_examples=30)
+def test_a_killed_member_holds_nobody_up_and_is_judged_like_the_whole(
+    seed: int, messages: int, faults: list[str], restart: bool
+) -> None:
+    chance = Random(seed)
+    events = RandomRun(chance).run(messages)
+    for fault in faults:
+        events = damage(events, fault, chance)
+    left, _, victim = killed(events, chance)
+    dealt = few_at_a_time(sorted(left, key=lambda event: event.time_ns))
+    options = AuditOptions(silence_ns=0)
+    live, found, report = fed(dealt, restart=restart, options=options)
+    expected, rows = audit(TableSource(table_from_events(left)))
+    assert report.verdict is not Verdict.VALID
+    assert victim in report.incomplete
+    if live.certain and live.finished:
+        assert found.to_pylist() == rows.to_pylist()
+        assert without_examples(report) == without_examples(expected.runs[0])
+
+
+@given(seed=st.integers(0, 2**32), messages=st.integers(5, 60), late=st.floats(0.0, 1.0))
+@settings(max_examples=30)
+def test_who_speaks_again_is_audited_and_nothing_is_made_up(
+    seed: int, messages: int, late: float
+) -> None:
+    chance = Random(seed)
+    events = RandomRun(chance).run(messages)
+    left, rest, victim = killed(events, chance)
+    stuck_until = rest[0].time_ns + int(late * (events_end(events) - rest[0].time_ns))
+    arrivals = [(event.time_ns, event) for event in left]
+    arrivals += [(max(event.time_ns, stuck_until), event) for event in rest]
+    arrivals.sort(key=lambda arrival: arrival[0])
+    dealt = few_at_a_time([event for _, event in arrivals])
+    live, found, report = fed(dealt, restart=False, options=AuditOptions(silence_ns=0))
+    expected, rows = audit(TableSource(table_from_events(events)))
+    assert live.finished
+    known = [
+        (row["check"], row["kind"], row["process"], row["position"]) for row in rows.to_pylist()
+    ]
+    for row in found.to_pylist():
+        assert (row["check"], row["kind"], row["process"], row["position"]) in known
+    if live.state.late:
+        assert list(live.state.late) == [victim]
+        assert report.verdict is not Verdict.VALID
+    elif live.certain:
+        assert without_examples(report) == without_examples(expected.runs[0])
+
+
+def test_memory_is_bounded_when_a_member_was_killed() -> None:
+    made = SyntheticSettings(events=120_000, members=4, fan_out=2, interval_ns=300_000)
+    whole = synthetic_table(made)
+    time_ns = whole.column("time_ns")
+    first, last = pc.min(time_ns).as_py(), pc.max(time_ns).as_py()
+    dead = pc.and_(pc.equal(whole.column("process"), 2), pc.greater(time_ns, first + 500_000_000))
+    table = whole.filter(pc.invert(dead))
+    live = LiveRun("synthetic", AuditOptions(silence_ns=200_000_000))
+    held, found = [], []
+    for start in range(0, table.num_rows, 1_000):
+        found.append(live.feed(table.slice(start, 1_000)))
+        held.append(live.held)
+    assert live.state.silent == [2]
+    assert live.left_behind, "all others have ended"
+    found.append(live.conclude())
+    assert live.finished
+    expected, rows = audit(TableSource(table))
+    assert merge(found).to_pylist() == rows.to_pylist() == []
+    report = live.report()
+    assert without_examples(report) == without_examples(expected.runs[0])
+    assert report.verdict is Verdict.UNKNOWN
+    assert report.incomplete == [2]
+    per_ns = table.num_rows / (last - first)
+    waited = 200_000_000 + 4 * live.window_ns
+    assert max(held) <= 1.2 * waited * per_ns + 1_000
+    tail = whole.filter(dead)
+    live.feed(tail)
+    assert live.state.late == {2: tail.num_rows}
+    assert live.report().verdict is Verdict.UNKNOWN

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -25,6 +26,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from orderwire.kernel import NS_PER_S
 from orderwire.pipeline.audit_tasks import pack, unpack
 from orderwire.pipeline.errors import PipelineError
 from orderwire.trace.reader import read_record
@@ -34,12 +36,18 @@ from orderwire.verify.live import LiveRun
 from orderwire.verify.report import Report, combine
 
 _POLL_SECONDS = 0.2
-_STEP_DDL = "run_id string, state string, finished boolean, held bigint, violations binary"
+_STEP_DDL = (
+    "run_id string, state string, finished boolean, left_behind boolean, silent array<int>,"
+    " late bigint, held bigint, violations binary"
+)
 _STEP = pa.schema(
     [
         ("run_id", pa.string()),
         ("state", pa.string()),
         ("finished", pa.bool_()),
+        ("left_behind", pa.bool_()),
+        ("silent", pa.list_(pa.int32())),
+        ("late", pa.int64()),
         ("held", pa.int64()),
         ("violations", pa.binary()),
     ]
@@ -52,6 +60,12 @@ class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """File of its state, relative to the audit's folder."""
     finished: bool
+    left_behind: bool
+    """Only silent members have not ended."""
+    silent: list[int]
+    """Members without END of which nothing comes while the others go on."""
+    late: int
+    """Events that came when what they tell of was closed: the run is never VALID."""
     held: int
     """Events kept until the next batch."""
 
@@ -86,6 +100,21 @@ class LiveAudit:
     def ended(self) -> bool:
         """All runs that were expected have ended and are judged."""
         return self._ended.is_set()
+
+    @property
+    def silence_ns(self) -> int:
+        """How long a member may be silent."""
+        return self._options.silence_ns
+
+    def left_behind(self, progress: Progress) -> bool:
+        """Tell whether all expected runs are finished, but for members that are silent."""
+        runs = progress.runs.values()
+        all_there = len(runs) >= self._runs_expected
+        return (
+            all_there
+            and all(about.finished or about.left_behind for about in runs)
+            and any(about.left_behind for about in runs)
+        )
 
     def progress(self) -> Progress:
         """Read how far the audit is."""
@@ -126,6 +155,29 @@ class LiveAudit:
             reports.append(live.report())
         return combine(reports)
 
+    def conclude(self) -> None:
+        """Finish the runs of which only silent members are left; no query may be running.
+
+        What they say afterwards is late.
+        """
+        before = self.progress()
+        runs, found = dict(before.runs), []
+        for run_id, about in before.runs.items():
+            if about.left_behind:
+                live = LiveRun.load(run_id, (self.folder / about.state).read_bytes(), self._options)
+                found.append(live.conclude())
+                state = Path(about.state).with_suffix(".concluded")
+                _replace(self.folder / state, live.dump())
+                runs[run_id] = RunProgress(state=str(state), **_about(live))
+        if found:
+            earlier = self.folder / "violations" / f"{before.batch}.parquet"
+            if earlier.exists():
+                found.append(pq.read_table(earlier, partitioning=None))
+            self._write_violations(before.batch, found)
+        after = Progress(batch=before.batch, runs=runs)
+        _replace(self.folder / "progress.json", msgspec.json.encode(after))
+        self._note_ended(after)
+
     def violations(self) -> pa.Table:
         """Return every violation found so far, as rows."""
         last = self.progress().batch
@@ -164,6 +216,23 @@ class LiveAudit:
             self._ended.set()
 
 
+class Patience:
+    """Tells when runs that have only silent members left have been waited for long enough."""
+
+    def __init__(self, audit: LiveAudit) -> None:
+        self._audit = audit
+        self._seen: Progress | None = None
+        self._since_s = 0.0
+
+    def over(self, now_s: float) -> bool:
+        """Look again: has nothing come for the time that a member may be silent?"""
+        progress = self._audit.progress()
+        if self._seen is None or progress.runs != self._seen.runs:
+            self._seen, self._since_s = progress, now_s
+        waited_ns = (now_s - self._since_s) * NS_PER_S
+        return self._audit.left_behind(progress) and waited_ns >= self._audit.silence_ns
+
+
 class RunningAudit:
     """A streaming audit and its query."""
 
@@ -174,11 +243,16 @@ class RunningAudit:
     def finish(self, seconds: float) -> Report:
         """Wait for the end of all expected runs, or of the query, then stop it and conclude.
 
-        Raises PipelineError when the time is over, and what the query failed with.
+        A member that has been silent behind the others (`AuditOptions.silence_ns`) when they ended
+        is waited for as long again, by this machine's clock, after the last batch.  Raises
+        PipelineError when the time is over, and what the query failed with.
         """
         deadline = time.monotonic() + seconds
+        patience = Patience(self.audit)
         try:
             while not self.audit.wait(_POLL_SECONDS):
+                if patience.over(time.monotonic()):
+                    break
                 if not self.query.isActive:
                     self.query.awaitTermination()  # raises what it failed with
                     break
@@ -191,6 +265,8 @@ class RunningAudit:
                     )
         finally:
             self.query.stop()
+        if patience.over(time.monotonic()):
+            self.audit.conclude()
         return self.audit.report()
 
 
@@ -236,15 +312,23 @@ def audit_records(
         state = Path("states") / str(batch) / f"{name}.state"
         (Path(folder) / state).parent.mkdir(parents=True, exist_ok=True)
         _replace(Path(folder) / state, live.dump())
-        row = [[run_id], [str(state)], [live.finished], [live.held], [pack(found)]]
-        yield pa.record_batch(row, schema=_STEP)
+        row = {"run_id": run_id, "state": str(state), "violations": pack(found), **_about(live)}
+        yield pa.RecordBatch.from_pylist([row], schema=_STEP)
+
+
+def _about(live: LiveRun) -> dict[str, Any]:
+    return {
+        "finished": live.finished,
+        "left_behind": live.left_behind,
+        "silent": live.state.silent,
+        "late": sum(live.state.late.values()),
+        "held": live.held,
+    }
 
 
 def _progress_of(done: pa.Table) -> dict[str, RunProgress]:
-    return {
-        row["run_id"]: RunProgress(state=row["state"], finished=row["finished"], held=row["held"])
-        for row in done.drop_columns("violations").to_pylist()
-    }
+    rows = done.drop_columns("violations").to_pylist()
+    return {row.pop("run_id"): RunProgress(**row) for row in rows}
 
 
 def _replace(path: Path, content: bytes) -> None:

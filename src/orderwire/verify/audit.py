@@ -35,6 +35,8 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Check recorded vector clocks (S1); reads each run in one piece."""
     slice_events: int = 0
     """Events a slice should hold; 0 chooses."""
+    silence_ns: int = 10_000_000_000
+    """While a run goes on: a member holds the audit up by so much of the others' time at most."""
     expect: str | None = None
     """Hold every run to the promises of this algorithm, whatever its own are."""
 

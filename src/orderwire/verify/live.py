@@ -3,8 +3,16 @@
 Events come in any portions, each process's in its own order.  What lies below the horizon, the
 least time up to which every process is known, is closed: audited as a slice, and forgotten but for
 one window, which the next slice must see.  When all members have ended, the run is settled.
+
+A member of which nothing comes while the others' time goes on is waited for up to
+`AuditOptions.silence_ns`.  Then the others are audited on without it, and its own trace counts as
+incomplete until its END.  If it speaks again, what it did above the horizon is audited like
+everything else; what lies below is late: its timeline is judged, but no copy to or from it is
+counted as a violation, and the run is never VALID.  When only silent members are left nothing tells
+how long ago the others ended: `conclude` says that no more is waited for.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -45,9 +53,11 @@ from orderwire.verify.source import settings_of
 WINDOW_NS = 10_000_000_000
 """Window of a run whose messages live for ever: slower deliveries are not judged for order."""
 HELD_EVENTS_MAX = 2_000_000
-"""With more events waiting for a silent process, the run is closed without it."""
+"""With more events waiting for a silent process, the run is closed without it at once."""
 EXCUSED_MAX = 20_000
 """Copies remembered as reported lost, the newest: one may still turn up, late."""
+OPEN_MAX = 20_000
+"""Copies to silent members, and from them, that are remembered, the newest."""
 STEP_WINDOWS = 2
 """A slice is at least so many windows long while the run goes on: events are read 1.5 times."""
 _HELD = pa.schema([arrow_schema().field(name) for name in NEEDED])
@@ -59,6 +69,8 @@ _STARTS = pa.schema(
         ("detail", pa.string()),
     ]
 )
+_Copy = tuple[int, int, int]
+"""(source, number, destination)."""
 _ACCUMULATED = {
     "tallies": TALLY,
     "missing": MISSING,
@@ -73,6 +85,8 @@ class LiveState(msgspec.Struct, kw_only=True):
     """What is remembered of a run between two portions of its events, besides tables."""
 
     settings: RunSettings | None = None
+    first_ns: int = TIME_MIN
+    """Of the first event, from which on a member that has not started yet is waited for."""
     closed_ns: int = TIME_MIN
     heads: dict[int, Head] = {}
     spent: dict[str, int] = {}
@@ -81,6 +95,14 @@ class LiveState(msgspec.Struct, kw_only=True):
     """Violations so far, by check."""
     examples: dict[str, list[dict[str, Any]]] = {}
     contradicted: list[int] = []
+    open: list[int] = []
+    """Members that have not ended."""
+    silent: list[int] = []
+    """Those of them that the last portion found too far behind the others."""
+    late: dict[int, int] = {}
+    """Events that came when their time was closed already, by process."""
+    forgotten: int = 0
+    """Copies to silent members that are not remembered any more."""
     uncertain: bool = False
     finished: bool = False
 
@@ -106,6 +128,11 @@ class LiveRun:
         return self.state.finished
 
     @property
+    def left_behind(self) -> bool:
+        """Only silent members have not ended: it takes `conclude` to finish."""
+        return not self.finished and bool(self.state.open) and self.state.open == self.state.silent
+
+    @property
     def certain(self) -> bool:
         """So far everything could be judged: nothing was slower than the window, or disordered."""
         settings = self.state.settings
@@ -122,27 +149,42 @@ class LiveRun:
         fresh = table.select(list(NEEDED)).cast(_HELD)
         self._held = pa.concat_tables([self._held, fresh]).combine_chunks()
         if self.finished:
+            columns = columns_of(fresh)
+            self._note_late(columns.take(np.isin(columns.process, self.state.silent)))
             self._held = _HELD.empty_table()
             return no_violations()
         settings = self.state.settings
         if settings is None:
             return found
         columns, _ = drop_repeats(self.run_id, columns_of(self._held))
+        if self.state.closed_ns == TIME_MIN:
+            self.state.first_ns = _first(columns)
+        started = max(self.state.closed_ns, self.state.first_ns)
         horizon = self._horizon(columns, settings)
         ended = horizon == TIME_MAX
         high = TIME_MAX if ended else horizon - settings.epsilon_ns
         if self.held > HELD_EVENTS_MAX and not ended:
             high = int(columns.time_ns.max())
             self.state.uncertain = True
-        started = self.state.closed_ns if self.state.closed_ns != TIME_MIN else _first(columns)
         if not ended and high - started < STEP_WINDOWS * self.window_ns:
             return found
-        found = merge([found, self._close(high, settings)])
-        if ended:
-            self.state.finished = True
-            found = merge([found, self._settle(settings).violations])
-        self._count(found)
-        return found
+        closed = self._finish(settings) if ended else self._close(high, settings)
+        self._count(closed)
+        return merge([found, closed])
+
+    def conclude(self) -> pa.Table:
+        """Wait for nobody any more: finish the run, return the violations of what was left."""
+        settings = self.state.settings
+        if settings is None or self.finished:
+            return no_violations()
+        closed = self._finish(settings)
+        self._count(closed)
+        return closed
+
+    def _finish(self, settings: RunSettings) -> pa.Table:
+        closed = self._close(TIME_MAX, settings)
+        self.state.finished = True
+        return merge([closed, self._settle(settings).violations])
 
     def report(self) -> RunReport:
         """Conclude from what is closed; changes nothing.
@@ -219,25 +261,29 @@ class LiveRun:
         return found
 
     def _horizon(self, columns: Columns, settings: RunSettings) -> int:
-        """Return the least time up to which every member's events have come."""
-        horizon = TIME_MAX
+        """Return the least time up to which every member's events have come, or it is silent.
+
+        Notes who has not ended, and who of them is further behind the first than it may be.
+        """
+        reached: dict[int, int] = {}
+        lead = self.state.first_ns
         bounds = np.searchsorted(columns.process, np.arange(settings.members + 1))
         for process in range(settings.members):
             head = self.state.heads.get(process, Head())
-            if head.ended:
-                continue
             rows = slice(int(bounds[process]), int(bounds[process + 1]))
             position = columns.position[rows]
             start = int(np.searchsorted(position, head.position))
             ahead = position[start:] - head.position
             whole = int(np.count_nonzero(ahead == np.arange(len(ahead))))
-            if whole == 0:
-                horizon = min(horizon, head.time_ns)
-                continue
             last = rows.start + start + whole - 1
-            if columns.kind[last] != END:
-                horizon = min(horizon, int(columns.time_ns[last]))
-        return horizon
+            time_ns = int(columns.time_ns[last]) if whole else head.time_ns
+            lead = max(lead, time_ns)
+            if not head.ended and not (whole and columns.kind[last] == END):
+                reached[process] = max(time_ns, self.state.first_ns)
+        least = lead - self._options.silence_ns - self.window_ns - settings.epsilon_ns
+        self.state.open = list(reached)
+        self.state.silent = [process for process, time_ns in reached.items() if time_ns < least]
+        return max(least, min(reached.values())) if reached else TIME_MAX
 
     def _close(self, high: int, settings: RunSettings) -> pa.Table:
         """Audit what lies below `high`, add it to the accounts, forget what is not needed."""
@@ -254,8 +300,7 @@ class LiveRun:
         columns, _ = drop_repeats(self.run_id, columns)
         position = self._next_positions(columns)
         new = columns.take((columns.position >= position) & (columns.time_ns < high))
-        if np.any(new.time_ns < state.closed_ns):
-            state.uncertain = True  # time went backwards, below what is closed
+        self._note_late(new)
         wrong = [] if piece.whole else [timelines(self.run_id, new, settings.members, state.heads)]
         self._move_heads(new)
         parts = found.parts()
@@ -268,6 +313,15 @@ class LiveRun:
         self._held = self._held.filter(pc.field("time_ns") >= keep_from).combine_chunks()
         state.closed_ns = high
         return merge([found.violations, *wrong])
+
+    def _note_late(self, columns: Columns) -> None:
+        """Note the events that come when what they tell of is closed."""
+        fresh = columns.position >= self._next_positions(columns)
+        tardy = columns.process[fresh & (columns.time_ns < self.state.closed_ns)]
+        processes, counts = np.unique(tardy, return_counts=True)
+        for process, count in zip(processes.tolist(), counts.tolist(), strict=True):
+            self.state.late[process] = self.state.late.get(process, 0) + count
+            self.state.uncertain = True
 
     def _next_positions(self, columns: Columns) -> "np.ndarray[Any, np.dtype[np.int64]]":
         """Return for each row the next position that its process's head expects."""
@@ -320,6 +374,7 @@ class LiveRun:
             if row["received_ns"] < 0 and reports.get(pair, 0) > spent.get(pair, 0):
                 spent[pair] = spent.get(pair, 0) + 1
                 excused[copy] = missing.pop(copy)
+        kept = self._bound_open(missing, kept)
         recent = sorted(excused.values(), key=lambda row: row["time_ns"])[-EXCUSED_MAX:]
         counts = parts["counts"]
         totals = [[int(np.sum(counts.column(name).to_numpy()))] for name in COUNTS.names]
@@ -331,6 +386,22 @@ class LiveRun:
             "edges": parts["edges"],
             "counts": pa.table(totals, schema=COUNTS),
         }
+
+    def _bound_open(
+        self, missing: dict[_Copy, dict[str, int]], stray: list[dict[str, int]]
+    ) -> list[dict[str, int]]:
+        """Forget the oldest copies to silent members; return the strays without theirs."""
+        silent = frozenset(self.state.silent)
+        to_them = [copy for copy in missing if copy[2] in silent]
+        for copy in sorted(to_them, key=lambda copy: missing[copy]["time_ns"])[:-OPEN_MAX]:
+            del missing[copy]
+            self.state.forgotten += 1
+        from_them = sorted(row["time_ns"] for row in stray if row["source"] in silent)
+        if len(from_them) <= OPEN_MAX:
+            return stray
+        self.state.uncertain = True
+        oldest = from_them[-OPEN_MAX]
+        return [row for row in stray if row["source"] not in silent or row["time_ns"] >= oldest]
 
     def _settle(self, settings: RunSettings) -> Settled:
         heads = sorted(self.state.heads.items())
@@ -352,8 +423,16 @@ class LiveRun:
             for pair, count in self.state.spent.items()
             for source, process in [pair.split(",")]
         }
-        parts = {**self._parts, "timelines": stretches}
-        return settle(self.run_id, settings, parts, whole=False, spent=spent)
+        missing, stray = self._parts["missing"], self._parts["stray"]
+        late = pa.array(sorted(self.state.late), pa.int32())
+        judged = missing.filter(pc.invert(pc.is_in(missing.column("process"), late)))
+        seen = stray.filter(pc.invert(pc.is_in(stray.column("source"), late)))
+        parts = {**self._parts, "missing": judged, "stray": seen, "timelines": stretches}
+        settled = settle(self.run_id, settings, parts, whole=False, spent=spent)
+        open_copies = self.state.forgotten + missing.num_rows - judged.num_rows
+        accounting = dict(settled.accounting)
+        accounting["unfinished"] += open_copies
+        return replace(settled, accounting=accounting)
 
     def _count(self, found: pa.Table) -> None:
         counts, examples = self.state.counts, self.state.examples
@@ -363,10 +442,6 @@ class LiveRun:
             shown = examples.setdefault(check, [])
             rows = found.filter(pc.equal(found.column("check"), check))
             shown += example_rows(rows.slice(0, EXAMPLES_MAX - len(shown)))
-
-
-_Copy = tuple[int, int, int]
-"""(source, number, destination)."""
 
 
 def _by_copy(table: pa.Table) -> dict[_Copy, dict[str, int]]:

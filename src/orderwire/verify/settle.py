@@ -86,8 +86,10 @@ def settle(
                 tallies[name][source, process] += 1
                 tallies["missing"][source, process] -= 1
         elif kind == DELIVER:
-            known = whole or not 0 <= source < members or number >= sends.get(source, 0)
-            if known:
+            beyond = number >= sends.get(source, 0)
+            if 0 <= source < members and source not in ends and beyond:
+                continue  # its sender's trace was cut off: it may well have sent it
+            if whole or beyond or not 0 <= source < members:
                 made_up.append((process, position, time_ns, source, number))
             else:
                 suffice = False
