@@ -109,12 +109,12 @@ def test_unknown_tags_are_stepped_over() -> None:
 
 
 def test_an_absurd_count_is_refused_before_anything_is_allocated() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     with pytest.raises(RemoteProtocolError, match="topics announces 2147483647 entries"):
         decode_create_topics_request(memoryview(pack(">i", 2**31 - 1) + bytes(64)), 0, 2)
     with pytest.raises(RemoteProtocolError, match="announces"):
         decode_create_topics_request(memoryview(b"\xff\xff\xff\xff\x0f" + bytes(64)), 0, 5)
-    assert time.perf_counter() - began < 1.0
+    assert time.process_time() - began < 1.0
 
 
 def test_a_produce_request_of_tiny_entries_is_refused() -> None:
