@@ -12,11 +12,19 @@ from orderwire.aio.broker_process import BrokerProcess
 from orderwire.pipeline.kafka_client import CLIENTS
 from orderwire.pipeline.session import SessionSettings, spark_session
 
+CONNECT_SERVER = {
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.port": "0",
+}
+"""The test session also serves Spark Connect clients, at a port that the system chooses."""
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     scratch = tmp_path_factory.mktemp("spark")
-    with spark_session(SessionSettings(name="orderwire-tests", scratch=str(scratch))) as session:
+    settings = SessionSettings(name="orderwire-tests", scratch=str(scratch), more=CONNECT_SERVER)
+    with spark_session(settings) as session:
         yield session
 
 

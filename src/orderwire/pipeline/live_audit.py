@@ -11,7 +11,6 @@ files it started from or its number in that file, and changes nothing twice.
 import hashlib
 import os
 import shutil
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
@@ -92,14 +91,12 @@ class LiveAudit:
         self.folder = Path(folder).absolute()
         self._options = options
         self._runs_expected = runs_expected
-        self._ended = threading.Event()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._note_ended(self.progress())
 
     @property
     def ended(self) -> bool:
         """All runs that were expected have ended and are judged."""
-        return self._ended.is_set()
+        return self._all_ended(self.progress())
 
     @property
     def silence_ns(self) -> int:
@@ -126,7 +123,7 @@ class LiveAudit:
     def take(self, messages: DataFrame, batch: int) -> None:
         """Audit a micro-batch of a trace topic: its columns `key` and `value`."""
         before = self.progress()
-        if batch <= before.batch or self.ended:
+        if batch <= before.batch or self._all_ended(before):
             return
         states = {run: about.state for run, about in before.runs.items()}
         work = partial(
@@ -145,7 +142,6 @@ class LiveAudit:
         after = Progress(batch=batch, runs=before.runs | _progress_of(done))
         _replace(self.folder / "progress.json", msgspec.json.encode(after))
         self._forget(after)
-        self._note_ended(after)
 
     def report(self) -> Report:
         """Conclude from what has come so far; runs that have not ended are never VALID."""
@@ -176,17 +172,12 @@ class LiveAudit:
             self._write_violations(before.batch, found)
         after = Progress(batch=before.batch, runs=runs)
         _replace(self.folder / "progress.json", msgspec.json.encode(after))
-        self._note_ended(after)
 
     def violations(self) -> pa.Table:
         """Return every violation found so far, as rows."""
         last = self.progress().batch
         files = [path for path in self._violation_files() if int(path.stem) <= last]
         return merge([pq.read_table(path, partitioning=None) for path in files])
-
-    def wait(self, seconds: float) -> bool:
-        """Wait until all expected runs have ended; false when the time is over first."""
-        return self._ended.wait(seconds)
 
     def _write_violations(self, batch: int, found: list[pa.Table]) -> None:
         rows = merge(found)
@@ -210,10 +201,9 @@ class LiveAudit:
             if folder.name not in used:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _note_ended(self, progress: Progress) -> None:
+    def _all_ended(self, progress: Progress) -> bool:
         finished = [about.finished for about in progress.runs.values()]
-        if len(finished) >= self._runs_expected and all(finished):
-            self._ended.set()
+        return len(finished) >= self._runs_expected and all(finished)
 
 
 class Patience:
@@ -250,7 +240,8 @@ class RunningAudit:
         deadline = time.monotonic() + seconds
         patience = Patience(self.audit)
         try:
-            while not self.audit.wait(_POLL_SECONDS):
+            while not self.audit.ended:
+                time.sleep(_POLL_SECONDS)
                 if patience.over(time.monotonic()):
                     break
                 if not self.query.isActive:
