@@ -1,4 +1,6 @@
-"""The whole stack on sockets: Δ-causal core, codec, channel and host, beside FIFO and no order.
+"""The whole stack on sockets: Δ-causal core, codec, channel and host.
+
+Beside it Jang's own algorithm, FIFO and no order.
 
 `flood`: one member multicasts 64-byte messages to all others as fast as it is let.  `mesh`: every
 member multicasts at a steady rate to all others, so that everything depends on everything.  Each
@@ -23,6 +25,8 @@ from orderwire.kernel import NS_PER_S, ProcessId, destinations, ms
 from orderwire.ordering.catalog import ALGORITHMS, OrderingSettings
 from orderwire.ordering.pdu import Delivered, Discarded, Multicast, OrderingIndication, Sent
 
+OURS = "bounded-jang"
+"""What `DeltaCausal` runs."""
 PAYLOAD_BYTES = 64
 LIFETIME_NS = ms(1_000)
 CHUNK = 64
@@ -193,7 +197,7 @@ def main() -> None:
     parser = harness.arguments(__doc__, repeats=3)
     parser.add_argument("--member", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--me", type=int, default=0, help=argparse.SUPPRESS)
-    parser.add_argument("--algorithm", default="jang-delta", help=argparse.SUPPRESS)
+    parser.add_argument("--algorithm", default=OURS, help=argparse.SUPPRESS)
     parser.add_argument("--load", choices=["flood", "mesh"], help="only this load")
     parser.add_argument("--seconds", type=float, default=1.5)
     options = parser.parse_args()
@@ -201,7 +205,7 @@ def main() -> None:
         asyncio.run(member(options))
         return
     seconds = 0.5 if options.quick else options.seconds
-    names = ["jang-delta", "fifo", "unordered"]
+    names = [OURS, "jang-delta", "fifo", "unordered"]
     cases = [("flood", 2), ("flood", 4), ("flood", 9), ("mesh", 4), ("mesh", 8)]
     results: dict[str, dict[str, Any]] = {name: {} for name in names}
     for load, members in cases:
@@ -218,11 +222,9 @@ def main() -> None:
             }
             results[name][f"{load}-{members}"] = figures
             print(name, load, members, figures, file=sys.stderr)
-    ours = {"jang-delta": results.pop("jang-delta")}
+    ours = {OURS: results.pop(OURS)}
     ratios = {
-        f"CPU of jang-delta over {name}, {case}, {key}": round(
-            ours["jang-delta"][case][key] / figures[key], 2
-        )
+        f"CPU of {OURS} over {name}, {case}, {key}": round(ours[OURS][case][key] / figures[key], 2)
         for name, cases_of in results.items()
         for case, figures in cases_of.items()
         for key in ("sender_cpu_us", "receiver_cpu_us", "cpu_us_per_delivery")
