@@ -12,9 +12,11 @@ import msgspec
 
 from orderwire.cli.output import EXIT_FAILED
 from orderwire.kernel import OrderwireError
-from orderwire.participant import DeltaCausal, Fifo, Order, Participant, Trace, Unordered
+from orderwire.ordering.catalog import ALGORITHMS
+from orderwire.participant import DeltaCausal, Fifo, Order, Participant, Published, Trace, Unordered
 
 ORDERS = ("delta-causal", "fifo", "unordered")
+"""And every other name of the catalog of ordering algorithms."""
 DELTA_CAUSAL_LIFETIME_MS = 250
 
 
@@ -40,9 +42,13 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
                 return DeltaCausal(lifetime_ms=lifetime, domain=self.domain)
             case "fifo":
                 return Fifo(lifetime_ms=self.lifetime_ms, domain=self.domain)
-            case _:
-                assert self.order_name == "unordered", f"no order {self.order_name!r}"
+            case "unordered":
                 return Unordered(lifetime_ms=self.lifetime_ms, domain=self.domain)
+            case _:
+                assert self.order_name is not None, "no order is named"
+                return Published(
+                    algorithm=self.order_name, lifetime_ms=self.lifetime_ms, domain=self.domain
+                )
 
     def participant(self) -> Participant:
         """Return the participant of the options, not open yet."""
@@ -95,10 +101,10 @@ def joins_group(default_order: str | None) -> Callable[[Callable[..., None]], Ca
         click.option(
             "--order",
             "order_name",
-            type=click.Choice(ORDERS),
+            type=click.Choice((*ORDERS, *(name for name in ALGORITHMS if name not in ORDERS))),
             default=default_order,
             show_default=default_order is not None,
-            help="What readers are promised; all members name the same.",
+            help="What readers are promised, or an algorithm; all members name the same.",
         ),
         click.option(
             "--lifetime-ms",

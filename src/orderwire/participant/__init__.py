@@ -3,7 +3,7 @@
 from orderwire.aio.impairment import Impairment
 from orderwire.kernel import LocalProtocolError, OrderwireError
 from orderwire.participant.participant import Participant
-from orderwire.participant.qos import DeltaCausal, Fifo, Order, Unordered
+from orderwire.participant.qos import DeltaCausal, Fifo, Order, Published, Unordered
 from orderwire.participant.reader import Overflow, Reader
 from orderwire.participant.samples import Counters, ReaderCounters, Sample, Written
 from orderwire.participant.topics import Topic
@@ -21,6 +21,7 @@ __all__ = [
     "OrderwireError",
     "Overflow",
     "Participant",
+    "Published",
     "Reader",
     "ReaderCounters",
     "Sample",

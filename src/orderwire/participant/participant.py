@@ -238,7 +238,7 @@ class Participant:
             if not isinstance(order, Order):
                 raise LocalProtocolError(
                     f"reader({pattern!r}) needs order=…, the same as its writers' topics have:"
-                    " Unordered(), Fifo() or DeltaCausal(lifetime_ms=…)"
+                    " Unordered(), Fifo(), DeltaCausal(lifetime_ms=…) or Published(algorithm=…)"
                 )
         if callback is None and (on_error is not None or in_thread):
             raise LocalProtocolError("on_error= and in_thread= have no effect without callback=")

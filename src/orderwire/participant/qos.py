@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Self
 
 import msgspec
 
-from orderwire.kernel import NS_PER_MS, LocalProtocolError, exact_ns
+from orderwire.kernel import NS_PER_MS, LocalProtocolError, ProcessId, exact_ns
+from orderwire.ordering.catalog import algorithm
 from orderwire.ordering.settings import OrderingSettings
 
 TICK_NS = 1_000
@@ -27,8 +28,12 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     domain: str = ""
     """Name that keeps this domain apart from an equal one; part of the trace's run_id."""
 
-    algorithm: ClassVar[str] = ""
-    """Name in the catalog of ordering algorithms."""
+    _algorithm: ClassVar[str] = ""
+
+    @property
+    def algorithm(self) -> str:
+        """Name in the catalog of ordering algorithms."""
+        return self._algorithm
 
     @property
     def lifetime_ns(self) -> int | None:
@@ -58,10 +63,14 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def key(self) -> str:
         """What two members must agree on to be in the same domain."""
+        agreed = {"lifetime_ns": self.lifetime_ns, "epsilon_ns": self.epsilon_ns, **self._bounds}
         name = f"/{self.domain}" if self.domain else ""
-        return (
-            f"{self.algorithm}(lifetime_ns={self.lifetime_ns},epsilon_ns={self.epsilon_ns}){name}"
-        )
+        return f"{self.algorithm}({','.join(f'{k}={v}' for k, v in agreed.items())}){name}"
+
+    @property
+    def _bounds(self) -> dict[str, Any]:
+        """Settings of the algorithm that were chosen."""
+        return {}
 
     def settings(self, members: int) -> OrderingSettings:
         """Return the ordering algorithm's settings for a group of this size."""
@@ -70,12 +79,13 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             lifetime_ns=self.lifetime_ns,
             epsilon_ns=self.epsilon_ns,
             tick_ns=TICK_NS,
+            **self._bounds,
         )
 
     def __post_init__(self) -> None:
         if type(self) is Order:
             raise LocalProtocolError(
-                "Order is no quality of service: use Unordered, Fifo or DeltaCausal"
+                "Order is no quality of service: use Unordered, Fifo, DeltaCausal or Published"
             )
         if not isinstance(self.domain, str):
             raise LocalProtocolError(f"domain={self.domain!r} must be a name, as text")
@@ -104,7 +114,7 @@ class _Aging(Order, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Unordered(_Aging, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Every message as soon as it comes, once.  Costs nothing; promises no order at all."""
 
-    algorithm: ClassVar[str] = "unordered"
+    _algorithm: ClassVar[str] = "unordered"
 
 
 class Fifo(_Aging, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -114,7 +124,7 @@ class Fifo(_Aging, frozen=True, kw_only=True, forbid_unknown_fields=True):
     behind it for at most as long as it could still come.
     """
 
-    algorithm: ClassVar[str] = "fifo"
+    _algorithm: ClassVar[str] = "fifo"
 
 
 class DeltaCausal(Order, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -131,8 +141,14 @@ class DeltaCausal(Order, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     clock_error_ms: float = 1.0
     """ε: bound on the difference of any two members' clocks, in milliseconds."""
+    tag_bytes_max: int | None = None
+    """Longest control information of a message, in bytes behind the head; None: no bound.
 
-    algorithm: ClassVar[str] = "bounded-jang"
+    What does not fit is stood for by a moment before which everything is waited for: the order is
+    kept, and some messages wait longer.
+    """
+
+    _algorithm: ClassVar[str] = "bounded-jang"
 
     @property
     def lifetime_ns(self) -> int:
@@ -149,19 +165,14 @@ class DeltaCausal(Order, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """Δ + ε: then every trace of its past has expired everywhere."""
         return self.lifetime_ns + self.epsilon_ns
 
+    @property
+    def _bounds(self) -> dict[str, Any]:
+        return {} if self.tag_bytes_max is None else {"tag_bytes_max": self.tag_bytes_max}
+
     def __post_init__(self) -> None:
         Order.__post_init__(self)
-        _refuse_no_number("clock_error_ms", self.clock_error_ms)
-        if not self.clock_error_ms >= 0:
-            raise LocalProtocolError(
-                f"clock_error_ms={self.clock_error_ms!r} must not be negative: it is the largest"
-                " difference of two members' clocks"
-            )
-        if self.epsilon_ns >= self.lifetime_ns:
-            raise LocalProtocolError(
-                f"clock_error_ms={self.clock_error_ms!r} must be below lifetime_ms="
-                f"{self.lifetime_ms!r}: clocks that differ by more cannot judge that lifetime"
-            )
+        _refuse_clock_error(self.clock_error_ms, self.lifetime_ms)
+        _refuse_settings(self)
 
     @classmethod
     def conference(cls, **more: Any) -> Self:
@@ -182,6 +193,84 @@ class DeltaCausal(Order, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def catalogue(cls, **more: Any) -> Self:
         """Browsing a catalogue: two seconds.  [S000:sec.2.2]"""
         return cls(lifetime_ms=2_000, **more)
+
+
+class Published(Order, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Causal order by an algorithm of the catalog, to compare them or where another one fits.
+
+    All keep the order of `DeltaCausal`.  They differ in bytes, processor time and waiting: see
+    `docs/choosing.md`, and a page each in `docs/protocols/`.  Without a lifetime nothing is given
+    up: a copy that died with its author holds up what depends on it for ever.
+    Raises LocalProtocolError, also when the algorithm needs a lifetime and is given none.
+    """
+
+    algorithm: str
+    """Name in the catalog."""
+    lifetime_ms: float | None = None
+    """Δ: how long after it was written a message may still be handed over; None = for ever."""
+    clock_error_ms: float = 1.0
+    """ε: bound on the difference of any two members' clocks, in milliseconds."""
+    max_cb: int | None = None
+    """MAX_CB: messages named per destination.  Algorithms of S001 only.  [S001:sec.3]"""
+
+    @property
+    def lifetime_ns(self) -> int | None:
+        """Δ in nanoseconds, or None when messages live for ever."""
+        return None if self.lifetime_ms is None else _whole_ticks("lifetime_ms", self.lifetime_ms)
+
+    @property
+    def epsilon_ns(self) -> int:
+        """ε in nanoseconds."""
+        return _exact_ns("clock_error_ms", self.clock_error_ms)
+
+    @property
+    def quiet_ns(self) -> int:
+        """Δ + ε: then every trace of its past has expired everywhere.  Without Δ it never has."""
+        return 0 if self.lifetime_ns is None else self.lifetime_ns + self.epsilon_ns
+
+    @property
+    def _bounds(self) -> dict[str, Any]:
+        return {} if self.max_cb is None else {"max_cb": self.max_cb}
+
+    def __post_init__(self) -> None:
+        Order.__post_init__(self)
+        usual = {"unordered": "Unordered()", "fifo": "Fifo()"}
+        if self.algorithm in usual:
+            raise LocalProtocolError(f"algorithm={self.algorithm!r} is {usual[self.algorithm]}")
+        if not isinstance(self.algorithm, str):
+            raise LocalProtocolError(f"algorithm={self.algorithm!r} must be a name of the catalog")
+        entry = algorithm(self.algorithm)
+        bounded = (entry.expectation or "").startswith("maxcb-")
+        if self.max_cb is not None and (not bounded or self.algorithm == DeltaCausal._algorithm):
+            raise LocalProtocolError(f"max_cb={self.max_cb!r} has no effect on {self.algorithm}")
+        _refuse_clock_error(self.clock_error_ms, self.lifetime_ms)
+        _refuse_settings(self)
+
+
+def _refuse_clock_error(clock_error_ms: float, lifetime_ms: float | None) -> None:
+    _refuse_no_number("clock_error_ms", clock_error_ms)
+    if not clock_error_ms >= 0:
+        raise LocalProtocolError(
+            f"clock_error_ms={clock_error_ms!r} must not be negative: it is the largest"
+            " difference of two members' clocks"
+        )
+    epsilon_ns = _exact_ns("clock_error_ms", clock_error_ms)
+    if lifetime_ms is not None and epsilon_ns >= _whole_ticks("lifetime_ms", lifetime_ms):
+        raise LocalProtocolError(
+            f"clock_error_ms={clock_error_ms!r} must be below lifetime_ms={lifetime_ms!r}: clocks"
+            " that differ by more cannot judge that lifetime"
+        )
+
+
+def _refuse_settings(order: Order) -> None:
+    """Refuse what the algorithm itself does not accept, before any member is there."""
+    for name, value in order._bounds.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise LocalProtocolError(f"{name}={value!r} must be a whole number")
+    try:
+        algorithm(order.algorithm).create(ProcessId(0), order.settings(1))
+    except ValueError as error:
+        raise LocalProtocolError(f"{order.algorithm}: {error}") from None
 
 
 def _whole_ticks(name: str, value_ms: float) -> int:

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from orderwire.kernel import OrderwireError
-from orderwire.participant.qos import DeltaCausal, Fifo, Order, Unordered
+from orderwire.participant.qos import DeltaCausal, Fifo, Order, Published, Unordered
 from orderwire.participant.samples import Sample
 from orderwire.trace.reader import read_ipc
 from orderwire.trace.schema import TraceError
@@ -101,7 +101,7 @@ class Recording:
         except TraceError as error:
             raise RecordingError(str(error)) from None
         self.order: Order = msgspec.json.decode(
-            self.table.schema.metadata[_ORDER_KEY], type=Unordered | Fifo | DeltaCausal
+            self.table.schema.metadata[_ORDER_KEY], type=Unordered | Fifo | DeltaCausal | Published
         )
 
 

@@ -36,8 +36,8 @@ class Topic(msgspec.Struct, frozen=True):
                 )
         if not isinstance(self.order, Order):
             raise LocalProtocolError(
-                f"order={self.order!r} of topic {self.name!r} must be Unordered(), Fifo() or"
-                " DeltaCausal(lifetime_ms=…)"
+                f"order={self.order!r} of topic {self.name!r} must be Unordered(), Fifo(),"
+                " DeltaCausal(lifetime_ms=…) or Published(algorithm=…)"
             )
         for what, function in (("encode", self.encode), ("decode", self.decode)):
             if function is not None and not callable(function):

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orderwire import DeltaCausal, Fifo, LocalProtocolError, Participant, Topic, Unordered
+from orderwire import (
+    DeltaCausal,
+    Fifo,
+    LocalProtocolError,
+    Participant,
+    Published,
+    Topic,
+    Unordered,
+)
 from orderwire.ordering.catalog import ALGORITHMS
 from orderwire.participant.domain import channel_number
 from orderwire.participant.qos import Order
@@ -51,6 +59,30 @@ def test_equal_orders_are_one_domain_and_a_name_makes_another() -> None:
     assert {order.algorithm for order in orders} <= set(ALGORITHMS)
 
 
+def maxcb(**more: Any) -> Published:
+    return Published(**{"algorithm": "yoshimoto-maxcb", "lifetime_ms": 250, **more})
+
+
+@pytest.mark.parametrize("name", sorted(set(ALGORITHMS) - {"unordered", "fifo"}))
+def test_every_algorithm_can_be_chosen(name: str) -> None:
+    order = Published(algorithm=name, lifetime_ms=250)
+    assert (order.algorithm, order.label) == (name, f"{name}-250ms")
+    settings = order.settings(3)
+    assert (settings.lifetime_ns, settings.epsilon_ns) == (250_000_000, 1_000_000)
+    same = DeltaCausal(lifetime_ms=250)
+    assert (order.key == same.key) == (name == same.algorithm)
+    assert order.quiet_ns == same.quiet_ns
+
+
+def test_what_bounds_a_tag_is_agreed_on() -> None:
+    orders = [maxcb(), maxcb(max_cb=3), DeltaCausal(lifetime_ms=250, tag_bytes_max=64)]
+    assert [order.settings(2).max_cb for order in orders[:2]] == [4, 3]
+    assert orders[2].settings(2).tag_bytes_max == 64
+    assert "tag_bytes_max=64" in orders[2].key
+    assert len({order.key for order in [*orders, DeltaCausal.conference()]}) == 4
+    assert Published(algorithm="raynal-schiper-toueg").quiet_ns == 0
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -71,7 +103,19 @@ def test_equal_orders_are_one_domain_and_a_name_makes_another() -> None:
         (lambda: Fifo(lifetime_ms=0), "lifetime_ms=0 must be above 0"),
         (lambda: Unordered(lifetime_ms=True), "must be a number of milliseconds"),
         (lambda: Unordered(domain="x" * 65), "at most 64 printable characters"),
-        (lambda: Order(), "use Unordered, Fifo or DeltaCausal"),
+        (lambda: Order(), "use Unordered, Fifo, DeltaCausal or Published"),
+        (lambda: DeltaCausal(lifetime_ms=5, tag_bytes_max=7), "tag_bytes_max=7 is below 8"),
+        (lambda: DeltaCausal(lifetime_ms=5, tag_bytes_max=9.5), "must be a whole number"),
+        (lambda: Published(algorithm="fifo"), "algorithm='fifo' is Fifo()"),
+        (lambda: Published(algorithm="isis"), "no ordering algorithm 'isis'; there are"),
+        (lambda: Published(algorithm=3), "algorithm=3 must be a name of the catalog"),
+        (lambda: Published(algorithm="fixed-delay"), "fixed-delay needs a lifetime"),
+        (lambda: Published(algorithm="yavatkar-mcp", max_cb=2), "no effect on yavatkar-mcp"),
+        (lambda: Published(algorithm="bounded-jang", max_cb=2), "no effect on bounded-jang"),
+        (lambda: maxcb(max_cb=0), "max_cb=0 is not positive"),
+        (lambda: maxcb(max_cb=True), "max_cb=True must be a whole number"),
+        (lambda: maxcb(lifetime_ms=0), "lifetime_ms=0 must be above 0"),
+        (lambda: maxcb(clock_error_ms=250), "must be below lifetime_ms"),
     ],
 )
 def test_an_order_without_effect_is_refused(make: Any, sentence: str) -> None:
@@ -105,7 +149,7 @@ def test_a_bad_topic_name_is_refused(name: str, sentence: str) -> None:
 
 
 def test_a_topic_needs_an_order() -> None:
-    with pytest.raises(LocalProtocolError, match=r"must be Unordered\(\), Fifo\(\) or DeltaCausal"):
+    with pytest.raises(LocalProtocolError, match=r"must be Unordered\(\), Fifo\(\), Delta"):
         Topic("chat", "fifo")  # type: ignore[arg-type]
     with pytest.raises(LocalProtocolError, match="must be text"):
         Topic(7, ANY)  # type: ignore[arg-type]
