@@ -73,7 +73,7 @@ class Domain:
         self._tracer: Tracer | None = None
         entry = algorithm(order.algorithm)
         settings = order.settings(len(members))
-        self.channel: Channel = endpoint.channel(channel_number(self.key), order.lifetime_ns)
+        self.channel: Channel = endpoint.channel(channel_number(self.key), order.delivery_ns)
         self._host: Host[OrderingCommand, object, OrderingIndication] = Host(
             entry.create(me, settings),
             entry.codec(me, settings),
@@ -93,7 +93,7 @@ class Domain:
         settings = RunSettings(
             algorithm=self.order.algorithm,
             members=len(self.members),
-            lifetime_ns=self.order.lifetime_ns,
+            lifetime_ns=self.order.delivery_ns,
             epsilon_ns=self.order.epsilon_ns,
             clock="shared" if one_clock else "local",
             timer_slack_ns=timer_slack_ns,

@@ -11,6 +11,7 @@ import msgspec
 
 from orderwire.kernel import NS_PER_MS, LocalProtocolError, ProcessId, exact_ns
 from orderwire.ordering.catalog import algorithm
+from orderwire.ordering.fixed_delay import FixedDelay
 from orderwire.ordering.settings import OrderingSettings
 
 TICK_NS = 1_000
@@ -20,6 +21,12 @@ LIFETIME_MS_MAX = 86_400_000
 """A day.  Longer is no lifetime: leave it out where that is possible."""
 
 DOMAIN_NAME_MAX = 64
+
+HANDING_OVER_NS_MAX = 20 * NS_PER_MS
+"""fixed-delay: so long before Δ, or Δ/5 if that is less, a message is delivered to its readers.
+
+At Δ itself it would be too late to hand anything over.
+"""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True):
@@ -39,6 +46,11 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def lifetime_ns(self) -> int | None:
         """Δ in nanoseconds, or None when messages live for ever."""
         raise NotImplementedError
+
+    @property
+    def delivery_ns(self) -> int | None:
+        """Δ of the ordering algorithm: until then a message comes and is delivered to a reader."""
+        return self.lifetime_ns
 
     @property
     def epsilon_ns(self) -> int:
@@ -76,7 +88,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Return the ordering algorithm's settings for a group of this size."""
         return OrderingSettings(
             members=members,
-            lifetime_ns=self.lifetime_ns,
+            lifetime_ns=self.delivery_ns,
             epsilon_ns=self.epsilon_ns,
             tick_ns=TICK_NS,
             **self._bounds,
@@ -217,6 +229,15 @@ class Published(Order, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def lifetime_ns(self) -> int | None:
         """Δ in nanoseconds, or None when messages live for ever."""
         return None if self.lifetime_ms is None else _whole_ticks("lifetime_ms", self.lifetime_ms)
+
+    @property
+    def delivery_ns(self) -> int | None:
+        """Δ, less what an algorithm that delivers at the deadline leaves for handing over."""
+        lifetime_ns = self.lifetime_ns
+        if lifetime_ns is None or self.algorithm != FixedDelay.NAME:
+            return lifetime_ns
+        handing_over = min(HANDING_OVER_NS_MAX, lifetime_ns // 5)
+        return lifetime_ns - handing_over // TICK_NS * TICK_NS
 
     @property
     def epsilon_ns(self) -> int:
