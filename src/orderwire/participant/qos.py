@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from orderwire.kernel import NS_PER_MS, LocalProtocolError, ProcessId, exact_ns
+from orderwire.ordering.baldoni_broadcast import BaldoniBroadcast
 from orderwire.ordering.catalog import algorithm
 from orderwire.ordering.fixed_delay import FixedDelay
 from orderwire.ordering.settings import OrderingSettings
@@ -261,6 +262,11 @@ class Published(Order, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if not isinstance(self.algorithm, str):
             raise LocalProtocolError(f"algorithm={self.algorithm!r} must be a name of the catalog")
         entry = algorithm(self.algorithm)
+        if self.algorithm == BaldoniBroadcast.NAME and self.lifetime_ms is None:
+            raise LocalProtocolError(
+                f"{self.algorithm} needs a lifetime: it waits for messages that were meant for"
+                " other members until they have expired"
+            )
         bounded = (entry.expectation or "").startswith("maxcb-")
         if self.max_cb is not None and (not bounded or self.algorithm == DeltaCausal._algorithm):
             raise LocalProtocolError(f"max_cb={self.max_cb!r} has no effect on {self.algorithm}")

@@ -111,6 +111,7 @@ def test_what_bounds_a_tag_is_agreed_on() -> None:
         (lambda: Published(algorithm="isis"), "no ordering algorithm 'isis'; there are"),
         (lambda: Published(algorithm=3), "algorithm=3 must be a name of the catalog"),
         (lambda: Published(algorithm="fixed-delay"), "fixed-delay needs a lifetime"),
+        (lambda: Published(algorithm="baldoni-broadcast"), "baldoni-broadcast needs a lifetime"),
         (lambda: Published(algorithm="yavatkar-mcp", max_cb=2), "no effect on yavatkar-mcp"),
         (lambda: Published(algorithm="bounded-jang", max_cb=2), "no effect on bounded-jang"),
         (lambda: maxcb(max_cb=0), "max_cb=0 is not positive"),
