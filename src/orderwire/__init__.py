@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from orderwire.participant import (
         Counters,
         DeltaCausal,
+        Dropped,
         Fifo,
         Impairment,
         LocalProtocolError,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Counters",
     "DeltaCausal",
+    "Dropped",
     "Fifo",
     "Impairment",
     "LocalProtocolError",

@@ -271,6 +271,8 @@ class Endpoint:
         self._flush()
         for link in self._links.values():
             link.farewell()
+            for lane in link.lanes.values():
+                lane.outbound.abandon()  # counted: it will not be sent again
         self._closing = True
         await self.connections.close()
         self._presence.close()

@@ -2,6 +2,7 @@
 
 from orderwire.aio.impairment import Impairment
 from orderwire.kernel import LocalProtocolError, OrderwireError
+from orderwire.participant.drops import Dropped
 from orderwire.participant.participant import Participant
 from orderwire.participant.qos import DeltaCausal, Fifo, Order, Published, Unordered
 from orderwire.participant.reader import Overflow, Reader
@@ -14,6 +15,7 @@ __all__ = [
     "DATA_BYTES_MAX",
     "Counters",
     "DeltaCausal",
+    "Dropped",
     "Fifo",
     "Impairment",
     "LocalProtocolError",

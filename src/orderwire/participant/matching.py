@@ -30,6 +30,9 @@ from orderwire.participant.control import (
     encode,
 )
 
+RETIRED_MAX = 256
+"""Withdrawn topics of one member whose last messages are still taken."""
+
 
 class Subscriber(Protocol):
     """What the matching must know of a reader."""
@@ -131,6 +134,8 @@ class Matching:
         self._declared: dict[ProcessId, dict[int, Declare]] = {me: {}}
         self._wanted: dict[ProcessId, dict[int, int]] = {me: {}}
         """Readers here of each declared topic, as last told to its writer's member."""
+        self._retired: dict[ProcessId, dict[int, str]] = {}
+        """Withdrawn topics by number, with their domain: what was written before may still come."""
         self._readers: list[Subscriber] = []
         self.routes: dict[str, Routes] = {}
         """Domain → routes; only topics that are wanted here."""
@@ -191,6 +196,15 @@ class Matching:
         """Match this reader no more."""
         self._readers.remove(reader)
         self._match_again(reader.domain_key)
+        for member, numbers in self._retired.items():
+            routes = self.routes.get(reader.domain_key, {}).get(member, {})
+            for number in [n for n, domain in numbers.items() if domain == reader.domain_key]:
+                name, readers = routes[number]
+                left = tuple(each for each in readers if each is not reader)
+                if left:
+                    routes[number] = (name, left)
+                else:
+                    self._drop_retired(member, number)
 
     def matches_of(self, reader: Subscriber) -> list[tuple[ProcessId, str]]:
         """Return member and name of every topic that this reader reads, ascending."""
@@ -235,7 +249,7 @@ class Matching:
             case Declare():
                 self._learn(member, message)
             case Withdraw():
-                self._forget(member, message.number)
+                self._retire(member, message.number)
             case Want():
                 outlet = self._numbers.get(message.number)
                 if outlet is not None:  # else: withdrawn while the message was under way
@@ -252,13 +266,14 @@ class Matching:
             )
         kept = {declared.number for declared in state.topics}
         for number in [n for n in self._declared.get(member, {}) if n not in kept]:
-            self._forget(member, number)
+            self._retire(member, number)
         self._wanted[member] = {}
         for declared in state.topics:
             self._learn(member, declared)
 
     def _learn(self, member: ProcessId, declared: Declare) -> None:
         topics = self._declared.setdefault(member, {})
+        self._drop_retired(member, declared.number)
         if topics.get(declared.number, declared) != declared:  # a new incarnation's
             self._forget(member, declared.number)
         if declared.number not in topics and len(topics) >= TOPICS_MAX:
@@ -275,6 +290,26 @@ class Matching:
         if declared is not None:
             self.routes.get(declared.domain, {}).get(member, {}).pop(number, None)
             self._tell_readers(declared.domain)
+
+    def _retire(self, member: ProcessId, number: int) -> None:
+        """A topic was withdrawn, which may be heard of before the last that was written to it."""
+        declared = self._declared.get(member, {}).get(number)
+        if declared is None:
+            return
+        routes = self.routes.get(declared.domain, {}).get(member, {})
+        route = routes.get(number)
+        self._forget(member, number)
+        if route is not None:
+            routes[number] = route
+            retired = self._retired.setdefault(member, {})
+            retired[number] = declared.domain
+            if len(retired) > RETIRED_MAX:
+                self._drop_retired(member, next(iter(retired)))
+
+    def _drop_retired(self, member: ProcessId, number: int) -> None:
+        domain = self._retired.get(member, {}).pop(number, None)
+        if domain is not None:
+            self.routes.get(domain, {}).get(member, {}).pop(number, None)
 
     # Matching.
 

@@ -14,6 +14,7 @@ from orderwire.aio.endpoint import Endpoint, EndpointSettings
 from orderwire.aio.impairment import Fates, Impairment
 from orderwire.kernel import NS_PER_S, LocalProtocolError, ProcessId, RemoteProtocolError
 from orderwire.participant.domain import Domain, channel_number
+from orderwire.participant.drops import Dropped, DropWatch
 from orderwire.participant.inputs import InputRecorder
 from orderwire.participant.matching import Matching
 from orderwire.participant.members import Members
@@ -46,11 +47,12 @@ class Participant:
     Listens only on loopback addresses unless `insecure=True`: nothing is encrypted yet.
 
     `on_member(name, reachable)` is called when a member can be reached, and when it no longer can:
-    it left, or has been silent for `EndpointSettings.silence_s`.  `record` names a folder for what
-    the ordering cores are fed, one file a domain: `orderwire sim replay --inputs FILE` feeds a new
-    core with it.  `restarted` says whether this member ran before, within the last Δ + ε: left out,
-    the others tell, and until they all have it sees no readers in Δ-causal domains, for Δ + ε at
-    most.
+    it left, or has been silent for `EndpointSettings.silence_s`.  `on_drop(dropped)` is called soon
+    after something was dropped, with the reason and the count: every drop is told, once.  `record`
+    names a folder for what the ordering cores are fed, one file a domain: `orderwire sim replay
+    --inputs FILE` feeds a new core with it.  `restarted` says whether this member ran before,
+    within the last Δ + ε: left out, the others tell, and until they all have it sees no readers in
+    Δ-causal domains, for Δ + ε at most.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Participant:
         insecure: bool = False,
         restarted: bool | None = None,
         on_member: Callable[[str, bool], None] | None = None,
+        on_drop: Callable[[Dropped], None] | None = None,
         impairment: Impairment | Fates | None = None,
         clock: GroupClock | None = None,
         settings: EndpointSettings | None = None,
@@ -79,6 +82,8 @@ class Participant:
         self._quiet: Quiet | None = None
         self._restarted = restarted
         self._on_member = on_member
+        self._on_drop = on_drop
+        self._drops: DropWatch | None = None
         self._record = record
         self._inputs: InputRecorder | None = None
         self._domains: dict[str, Domain] = {}
@@ -139,6 +144,8 @@ class Participant:
         self._endpoint = endpoint
         if self._trace is not None:
             self._arm_flush()
+        if self._on_drop is not None:
+            self._drops = DropWatch(self._on_drop, self._domains.values, self._readers)
         return self
 
     async def __aexit__(
@@ -166,6 +173,8 @@ class Participant:
                 last.push_async_callback(asyncio.to_thread, self._sink.close)
             if self._inputs is not None:
                 last.callback(self._inputs.close)
+            if self._drops is not None:
+                last.callback(self._drops.close)
             last.push_async_callback(endpoint.close)
             if self._quiet is not None:
                 last.callback(self._quiet.close)
@@ -179,10 +188,17 @@ class Participant:
 
     async def _linger(self, linger_s: float) -> None:
         """Let what is under way arrive and be handed over, for so long at most."""
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(linger_s):
                 for domain in self._domains.values():
                     await domain.flush(None)
+        except TimeoutError:
+            _LOG.warning(
+                "%s leaves %g s after the last write, and not all that it wrote has been confirmed:"
+                " await flush() before",
+                self.name,
+                linger_s,
+            )
         for writer in self._writers:
             writer.close()
         for reader in self._readers:
@@ -287,12 +303,15 @@ class Participant:
     async def drain(self, timeout_s: float | None = None) -> None:
         """`flush`, then wait until all readers have handed over what was delivered.
 
+        What was dropped until then has been told to `on_drop`.
         Raises TimeoutError, for instance when nobody iterates over a reader.
         """
         async with asyncio.timeout(timeout_s):
             await self.flush()
             for reader in list(self._readers):
                 await reader.drain()
+        if self._drops is not None:
+            self._drops.look()
 
     # What is known.
 

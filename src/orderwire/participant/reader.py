@@ -28,6 +28,9 @@ TURN_S = 0.005
 Counting samples would not do: a flood brings more of them in one turn than any count.
 """
 
+EXPIRY_PAUSE_S = 0.05
+"""How often those who wait for an empty queue look whether something in it has expired."""
+
 Callback = Callable[[Sample], None] | Callable[[Sample], Awaitable[None]]
 ErrorHandler = Callable[[Exception, Sample], None]
 
@@ -78,7 +81,7 @@ class Reader:
         self._overflow = overflow
         self._queue: deque[tuple[str, Delivered, bytes, Instant]] = deque()
         self._gaps_told = 0
-        self._announce_at = 1
+        self._drop_told_at = self._expiry_told_at = 1
         self._turn_ends = 0.0
         self._waiter: asyncio.Future[None] | None = None
         self._idle: list[asyncio.Future[None]] = []
@@ -161,10 +164,13 @@ class Reader:
 
     async def drain(self) -> None:
         """Wait until everything delivered so far has been handed over, expired or dropped."""
+        self.expire()
         while self._queue or self._pumping:
             idle = self._loop.create_future()
             self._idle.append(idle)
-            await idle
+            while not idle.done():
+                await asyncio.wait([idle], timeout=EXPIRY_PAUSE_S)
+                self.expire()
 
     def close(self) -> None:
         """Read no more.  What waits in the queue can still be taken; callbacks get it too."""
@@ -179,7 +185,8 @@ class Reader:
                 self._thread.shutdown(wait=False)
 
     def abandon(self) -> None:
-        """Stop calling back, whatever waits."""
+        """Stop calling back; what waits is counted as abandoned."""
+        self.counters.abandoned += len(self._queue)
         self._queue.clear()
         if self._task is not None:
             self._task.cancel()
@@ -190,6 +197,11 @@ class Reader:
             await self.drain()
 
     # For the domain.
+
+    @property
+    def label(self) -> str:
+        """Label of the order it reads in."""
+        return self._domain.order.label
 
     @property
     def domain_key(self) -> str:
@@ -214,10 +226,15 @@ class Reader:
         queue = self._queue
         self.counters.delivered += 1
         if len(queue) >= self._limit:
-            self._drop()
             if self._overflow is Overflow.DROP_NEWEST:
+                self._drop()
                 return
-            queue.popleft()
+            try:
+                queue.popleft()
+            except IndexError:
+                pass  # a thread has just taken the only one
+            else:
+                self._drop()
         queue.append((topic, delivered, data, now))
         if self._callback is not None:
             if not self._pumping:
@@ -226,17 +243,39 @@ class Reader:
         elif self._waiter is not None:
             self._wake()
 
+    def expire(self) -> None:
+        """Count what outlived its lifetime though nobody reads; a callback does so by itself."""
+        queue = self._queue
+        if self._callback is None and self._lifetime_ns is not None:
+            oldest = self._clock.now() - self._lifetime_ns
+            while queue and queue[0][1].stamp < oldest:
+                queue.popleft()
+                self._expire()
+            if not queue:
+                self._tell_idle()
+
     def _drop(self) -> None:
         counters = self.counters
         counters.dropped += 1
-        if counters.dropped == self._announce_at:
-            self._announce_at *= 4
+        if counters.dropped == self._drop_told_at:
+            self._drop_told_at *= 4
             _LOG.warning(
                 "reader of %r is too slow: its queue of %d samples is full, %d dropped so far (%s)",
                 self.pattern.text,
                 self._limit,
                 counters.dropped,
                 self._overflow.value,
+            )
+
+    def _expire(self) -> None:
+        counters = self.counters
+        counters.expired += 1
+        if counters.expired == self._expiry_told_at:
+            self._expiry_told_at *= 4
+            _LOG.warning(
+                "reader of %r is too slow: samples outlived their lifetime in its queue, %d so far",
+                self.pattern.text,
+                counters.expired,
             )
 
     # Handing over.
@@ -252,7 +291,7 @@ class Reader:
                 self._tell_idle()
                 return None
             if lifetime_ns is not None and self._clock.now() > delivered.stamp + lifetime_ns:
-                counters.expired += 1
+                self._expire()
                 continue
             content: Any = data
             if self._decode is not None:

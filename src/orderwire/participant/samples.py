@@ -60,6 +60,8 @@ class ReaderCounters(msgspec.Struct):
     """Removed or refused because the queue was full, by its policy."""
     undecodable: int = 0
     """`decode` raised."""
+    abandoned: int = 0
+    """Still waited when the participant was closed."""
     failed: int = 0
     """The callback raised."""
 

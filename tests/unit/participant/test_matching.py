@@ -22,7 +22,7 @@ from orderwire.participant.control import (
     decode,
     encode,
 )
-from orderwire.participant.matching import Matching
+from orderwire.participant.matching import RETIRED_MAX, Matching
 from orderwire.participant.members import Members
 from orderwire.participant.topics import Pattern
 from orderwire.trace import BackgroundSink, MemorySink
@@ -100,7 +100,36 @@ def test_a_reader_elsewhere_becomes_a_destination() -> None:
     ana.withdraw(outlet)
     network.settle()
     assert ben.matches_of(ben_reader) == []
+    # What was written before may come after the news that the writer was closed.
+    assert ben.routes["fifo"][ProcessId(0)] == {0: ("chat/room", (ben_reader,))}
+    ben.remove_reader(ben_reader)
     assert ben.routes["fifo"][ProcessId(0)] == {}
+
+
+def test_the_readers_of_withdrawn_topics_are_kept_for_a_while() -> None:
+    network = Network(2)
+    ana, ben = network.members
+    network.connect(0, 1)
+    first, second = Wanting("**"), Wanting("t/1")
+    ben.add_reader(first)
+    ben.add_reader(second)
+    for number in range(RETIRED_MAX + 1):
+        ana.withdraw(ana.declare(f"t/{number}", "fifo"))
+        network.settle()
+    routes = ben.routes["fifo"][ProcessId(0)]
+    assert sorted(routes) == list(range(1, RETIRED_MAX + 1))
+    assert routes[1] == ("t/1", (first, second))
+    ben.remove_reader(first)
+    assert routes == {1: ("t/1", (second,))}
+    # Another life of ana counts its topics from 0 again.
+    network.disconnect(0, 1)
+    again = Matching(ProcessId(0), NAMES[:2], ana._send)
+    network.members[0] = again
+    network.connect(0, 1)
+    again.declare("t/1", "fifo")
+    again.declare("other", "fifo")
+    network.settle()
+    assert routes == {0: ("t/1", (second,))}
 
 
 def test_another_order_does_not_match_but_is_named() -> None:
