@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
-from random_runs import FAULTS, RandomRun, damage
+from random_runs import OWN_FAULTS, RandomRun, damage
 
 from orderwire.cli.audit import command
 from orderwire.pipeline import audit_jobs
@@ -29,14 +29,14 @@ SLICED = AuditOptions(slice_events=60)
 
 
 def damaged_runs(count: int) -> pa.Table:
-    """Random runs, most of them with faults, and some clean ones."""
+    """Random runs, most of them with faults, and some clean ones; half with own lifetimes."""
     tables = []
     for seed in range(count):
         chance = Random(seed)
-        run = RandomRun(chance, f"run-{seed:03}")
+        run = RandomRun(chance, f"run-{seed:03}", own_lifetimes=seed % 2 == 0)
         events = run.run(chance.randint(1, 40))
         for _ in range(chance.randint(0, 3)):
-            events = damage(events, chance.choice(FAULTS), chance)
+            events = damage(events, chance.choice(OWN_FAULTS), chance)
         tables.append(table_from_events(events))
     return pa.concat_tables(tables)
 
@@ -55,6 +55,8 @@ def expected(runs: pa.Table) -> tuple[Report, list[dict[str, object]]]:
     report, violations = audit(TableSource(runs))
     kinds = {(row["check"], row["kind"]) for row in violations.to_pylist()}
     assert len(kinds) >= 7, f"only {kinds}: the faults are too tame for this test"
+    own = {("C2", "rejected"), ("C2", "not-overtaken"), ("C2", "late-accepted")}
+    assert own <= kinds, f"only {kinds}: no fault of own lifetimes"
     return report, violations.to_pylist()
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_runs import FAULTS, RUN, RandomRun, damage
+from random_runs import FAULTS, OWN_FAULTS, RUN, RandomRun, damage
 
 from orderwire.trace.events import Event
 from orderwire.trace.schema import table_from_events
@@ -63,15 +63,16 @@ def without_examples(report: RunReport) -> RunReport:
 @given(
     seed=st.integers(0, 2**32),
     messages=st.integers(1, 40),
-    faults=st.lists(st.sampled_from(FAULTS), max_size=2),
+    faults=st.lists(st.sampled_from(OWN_FAULTS), max_size=2),
     restart=st.booleans(),
+    own=st.booleans(),
 )
-@settings(max_examples=60)
+@settings(max_examples=100)
 def test_portions_say_what_the_whole_says(
-    seed: int, messages: int, faults: list[str], restart: bool
+    seed: int, messages: int, faults: list[str], restart: bool, own: bool
 ) -> None:
     chance = Random(seed)
-    run = RandomRun(chance)
+    run = RandomRun(chance, own_lifetimes=own)
     events = run.run(messages)
     for fault in faults:
         events = damage(events, fault, chance)

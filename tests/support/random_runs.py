@@ -19,8 +19,10 @@ def mask_bytes(members: set[int]) -> bytes:
 class RandomRun:
     """Processes that deliver whatever comes at once, over a network that does as it likes."""
 
-    def __init__(self, chance: Random, run_id: str = RUN) -> None:
+    def __init__(self, chance: Random, run_id: str = RUN, *, own_lifetimes: bool = False) -> None:
         self.chance = chance
+        self.own_lifetimes = own_lifetimes
+        """Some messages have one of their own; some copies that were overtaken are discarded."""
         self.run_id = run_id
         members = chance.randint(1, 6)
         lifetime = chance.choice([None, 5, 20, 60])
@@ -37,6 +39,13 @@ class RandomRun:
         self.stamps = [0] * members
         self.sent = [0] * members
         self.delivered: set[tuple[int, int, int]] = set()
+        self.lives: dict[tuple[int, int], int | None] = {}
+        self.past: dict[tuple[int, int], frozenset[tuple[int, int]]] = {}
+        """What happened before each message."""
+        self.known: list[set[tuple[int, int]]] = [set() for _ in range(members)]
+        """What each process has sent, been handed, or has in the past of these."""
+        self.told: list[set[tuple[int, int]]] = [set() for _ in range(members)]
+        """What is in the past of what each process has been handed."""
         self.agenda: list[tuple[int, int, int, tuple[int, int, int, set[int]] | None]] = []
         self.order = 0
 
@@ -83,6 +92,10 @@ class RandomRun:
         self.stamps[process] = stamp
         number = self.sent[process]
         self.sent[process] += 1
+        own = self.own_lifetime()
+        self.lives[process, number] = self.settings.lifetime_ns if own is None else own
+        self.past[process, number] = frozenset(self.known[process])
+        self.known[process].add((process, number))
         self.add(
             process,
             EventKind.SEND,
@@ -91,6 +104,7 @@ class RandomRun:
             number=number,
             stamp_ns=stamp,
             destinations=mask_bytes(to),
+            lifetime_ns=own,
         )
         copy = (process, number, stamp, to)
         for destination in sorted(to):
@@ -103,6 +117,12 @@ class RandomRun:
                 for _ in range(1 + (chance.random() < self.twice)):
                     self.later(now + chance.randint(0, self.latency_max), destination, copy)
 
+    def own_lifetime(self) -> int | None:
+        longest = self.settings.lifetime_ns
+        if not self.own_lifetimes or self.chance.random() < 0.5:
+            return None
+        return self.chance.randint(1, longest or 60)
+
     def arrive(self, process: int, now: int, copy: tuple[int, int, int, set[int]]) -> None:
         source, number, stamp, _ = copy
         lifetime = self.settings.lifetime_ns
@@ -112,10 +132,18 @@ class RandomRun:
             reason = "duplicate"
         elif lifetime is not None and stamp + lifetime < now:
             reason = "late"
+        elif self.own_lifetimes:
+            own = self.lives[source, number]
+            if own is not None and stamp + own < now:
+                reason = "expired"
+            elif (source, number) in self.told[process] and self.chance.random() < 0.7:
+                reason = "overtaken"
         kind = EventKind.DISCARD if reason else EventKind.DELIVER
         if not reason:
             self.delivered.add(key)
             self.stamps[process] = max(self.stamps[process], stamp)
+            self.told[process] |= self.past[source, number]
+            self.known[process] |= self.past[source, number] | {(source, number)}
         self.add(
             process,
             kind,
@@ -148,6 +176,10 @@ FAULTS = (
     "invent",
     "late",
 )
+
+
+OWN_FAULTS = (*FAULTS, "expire", "overtake", "relive")
+"""And those of lifetimes of one's own."""
 
 
 def damage(events: list[Event], fault: str, chance: Random) -> list[Event]:
@@ -189,6 +221,13 @@ def damage(events: list[Event], fault: str, chance: Random) -> list[Event]:
         events[at] = msgspec.structs.replace(event, stamp_ns=event.stamp_ns + 1)
     elif fault == "invent":
         events[at] = msgspec.structs.replace(event, number=event.number + 1_000)
+    elif fault in ("expire", "overtake"):
+        reason = "expired" if fault == "expire" else "overtaken"
+        events[at] = msgspec.structs.replace(event, kind=EventKind.DISCARD, reason=reason)
+    elif fault == "relive":
+        at = chance.choice([i for i, e in enumerate(events) if e.kind is EventKind.SEND])
+        life = chance.choice([None, 0, -1, 1, 3, 20, 60, 61])
+        events[at] = msgspec.structs.replace(events[at], lifetime_ns=life)
     elif fault == "late":
         discards = [at for at, event in enumerate(events) if event.kind is EventKind.DISCARD]
         if discards:

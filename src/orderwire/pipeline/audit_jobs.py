@@ -17,6 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from orderwire.pipeline.audit_rounds import (
     VIOLATIONS_DDL,
@@ -114,6 +115,8 @@ def audit_frame(events: DataFrame, options: AuditOptions | None = None) -> Itera
     options = options or AuditOptions()
     if options.waiting or options.clocks:
         raise ValueError("waiting and clocks need files: write the trace to Parquet first")
+    if "lifetime_ns" not in events.columns:  # of a trace that is older than lifetimes of messages
+        events = events.withColumn("lifetime_ns", F.lit(None).cast("bigint"))
     rounds = ShuffledRounds(events)
     try:
         yield audit_in_rounds(events.sparkSession, plan_frame(events, options), options, rounds)

@@ -22,7 +22,7 @@ from orderwire.trace.events import EventKind, RunSettings
 from orderwire.verify.audit import AuditOptions
 from orderwire.verify.kernels.columns import NEEDED, TIME_MAX, TIME_MIN
 from orderwire.verify.kernels.slices import LENGTH_WINDOWS_MIN, Extent, Slice, events_target
-from orderwire.verify.kernels.survey import window_of
+from orderwire.verify.kernels.survey import JUSTIFIED, window_of
 from orderwire.verify.source import settings_of
 
 PARTITIONS_MAX = 2_000
@@ -60,6 +60,7 @@ def plan_frame(events: DataFrame, options: AuditOptions) -> dict[str, Plan]:
     """Scan the events once for what the plans of all runs need, and once for their settings."""
     age = F.col("time_ns") - F.col("stamp_ns")
     kind = F.col("kind")
+    judged = (kind == EventKind.DELIVER.value) | F.col("reason").isin(*JUSTIFIED)
     member = F.col("process") < GROUP_SIZE_MAX
     extents = (
         events.groupBy("run_id")
@@ -67,7 +68,7 @@ def plan_frame(events: DataFrame, options: AuditOptions) -> dict[str, Plan]:
             F.count("*").alias("events"),
             F.min("time_ns").alias("first"),
             F.max("time_ns").alias("last"),
-            F.max(F.when(kind == EventKind.DELIVER.value, age)).alias("age"),
+            F.max(F.when(judged, age)).alias("age"),
             F.max(F.when(kind == EventKind.SEND.value, -age)).alias("ahead"),
             F.max(F.when(member, F.col("process"))).alias("process"),
         )

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -168,12 +169,9 @@ class Lake:
     ) -> pa.Table:
         """The table as Arrow, without Spark; for results, not for big tables."""
         schema = _settings(name).schema
-        parts = [
-            pq.read_table(file, columns=columns, partitioning=None).cast(
-                schema if columns is None else pa.schema([schema.field(c) for c in columns])
-            )
-            for file in self.files(name, version)
-        ]
+        files = self.files(name, version)
+        # Files of an earlier release may lack columns: with a schema those read as null.
+        parts = [ds.dataset(files, schema=schema).to_table(columns)] if files else []
         if not parts:
             empty: pa.Table = schema.empty_table()
             return empty if columns is None else empty.select(columns)
@@ -264,7 +262,19 @@ class Lake:
             DeltaTable.create(self.path(name), schema=schema, mode="ignore", name=name)
             table = self._open(name)
             assert table is not None
-        return table
+        return self._widened(name, table)
+
+    def _widened(self, name: str, table: DeltaTable) -> DeltaTable:
+        """Add the columns that a table of an earlier release does not have: null in its rows."""
+        known = {field.name for field in table.schema().fields}
+        fields = Schema.from_arrow(_settings(name).schema).fields
+        missing = [field for field in fields if field.name not in known]
+        if not missing:
+            return table
+        table.alter.add_columns(missing)
+        widened = self._open(name)
+        assert widened is not None
+        return widened
 
     def _open(self, name: str, version: int | None = None) -> DeltaTable | None:
         path = self.path(name)

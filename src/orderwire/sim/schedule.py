@@ -204,7 +204,8 @@ class _Replayer:
             pdus=pdus,
             control_bytes=sent.control_bytes,
         )
-        self.apply(send.sender, effects, now, payload_bytes=len(payload))
+        own = None if send.lifetime == self.schedule.lifetime else send.lifetime
+        self.apply(send.sender, effects, now, payload_bytes=len(payload), lifetime=own)
 
     def arrive(self, process: int, source: int, data: bytes, now: int) -> None:
         pdu = self.codecs[process].decode(memoryview(data))
@@ -219,8 +220,15 @@ class _Replayer:
         )
         self.apply(process, effects, now)
 
-    def apply(self, process: int, effects: Effects, now: int, payload_bytes: int = 0) -> None:
-        """Record what the core indicates."""
+    def apply(
+        self,
+        process: int,
+        effects: Effects,
+        now: int,
+        payload_bytes: int = 0,
+        lifetime: int | None = None,
+    ) -> None:
+        """Record what the core indicates.  `payload_bytes` and `lifetime` are of what it sends."""
         local = self.clock(process, now) - self.shift
         for effect in effects:
             if not isinstance(effect, Indicate):
@@ -238,6 +246,7 @@ class _Replayer:
                     destinations=mask.to_bytes((mask.bit_length() + 7) // 8, "little"),
                     control_bytes=indication.control_bytes,
                     payload_bytes=payload_bytes,
+                    lifetime_ns=lifetime,
                 )
                 continue
             assert isinstance(indication, Delivered | Discarded)

@@ -99,6 +99,7 @@ class EventColumns:
         self._vector_clocks: dict[int, list[int]] = {}
         self._clocks: dict[int, int] = {}
         """Own clock of the events whose time is another one."""
+        self._lifetimes: dict[int, int] = {}
         # Columns that mostly hold one value are made once.
         self._run_ids = _texts([run_id.encode()], pa.string()).take(
             _numbers(np.zeros(rows, np.int8))
@@ -107,6 +108,7 @@ class EventColumns:
         self._no_sets = _texts([b""], pa.binary()).take(_numbers(np.zeros(rows, np.int8)))
         self._no_texts = self._no_sets.view(pa.string())
         self._no_vectors = pa.nulls(rows, _VECTOR)
+        self._no_lifetimes = pa.nulls(rows, pa.int64())
 
     @property
     def waiting(self) -> int:
@@ -121,8 +123,12 @@ class EventColumns:
         destinations: int,
         control_bytes: int,
         payload_bytes: int,
+        lifetime_ns: int | None = None,
     ) -> None:
-        """This process sent its message `number` to the set `destinations` (a bit mask)."""
+        """This process sent its message `number` to the set `destinations` (a bit mask).
+
+        `lifetime_ns` is the message's own lifetime, where that is not the run's.
+        """
         at = self._at
         mask = self._mask_codes.get(destinations)
         if mask is None:
@@ -141,6 +147,8 @@ class EventColumns:
             _SEND,
             0,
         )
+        if lifetime_ns is not None:
+            self._lifetimes[at // _ROW_BYTES] = lifetime_ns
         self._at = at = at + _ROW_BYTES
         if at == self._end:
             self.flush()
@@ -174,13 +182,6 @@ class EventColumns:
 
     def append(self, event: Event) -> None:
         """Add a whole event, with its text and evidence."""
-        row = self.waiting
-        if event.detail:
-            self._details[row] = event.detail
-        if event.vector_clock is not None:
-            self._vector_clocks[row] = event.vector_clock
-        if event.clock_ns != event.time_ns:
-            self._clocks[row] = event.clock_ns
         mask = int.from_bytes(event.destinations, "little")
         reasons = self._reason_codes
         reason = reasons.setdefault(event.reason, len(reasons))
@@ -199,6 +200,15 @@ class EventColumns:
             _KIND_CODES[event.kind],
             reason,
         )
+        row = self.waiting  # Noted once it is packed: the next event may get an unpacked one's row.
+        if event.detail:
+            self._details[row] = event.detail
+        if event.vector_clock is not None:
+            self._vector_clocks[row] = event.vector_clock
+        if event.clock_ns != event.time_ns:
+            self._clocks[row] = event.clock_ns
+        if event.lifetime_ns is not None:
+            self._lifetimes[row] = event.lifetime_ns
         self._at += _ROW_BYTES
         if self._at == self._end:
             self.flush()
@@ -208,9 +218,25 @@ class EventColumns:
         raise NotImplementedError
 
     def take(self, first_position: int) -> pa.RecordBatch:
-        """Return all events as one batch of the trace's schema, and start anew."""
-        count = self.waiting
-        rows = self._view[:count]
+        """Return all events as one batch of the trace's schema, and start anew.
+
+        Starts anew even when they make no batch: then they are lost, and what this raises says why.
+        """
+        rows = self._view[: self.waiting]
+        try:
+            return self._batch(rows, first_position)
+        finally:
+            for name in _LAST:
+                rows[name] = 0
+            self._at = 0
+            self._mask_codes = {0: 0}
+            self._details = {}
+            self._vector_clocks = {}
+            self._clocks = {}
+            self._lifetimes = {}
+
+    def _batch(self, rows: npt.NDArray[np.void], first_position: int) -> pa.RecordBatch:
+        count = len(rows)
         columns: dict[str, pa.Array] = {name: _numbers(rows[name].copy()) for name in _PLAIN}
         columns["run_id"] = self._run_ids.slice(0, count)
         columns["process"] = self._processes.slice(0, count)
@@ -221,16 +247,9 @@ class EventColumns:
         columns["reason"] = self._reason_column(rows)
         columns["detail"] = self._detail_column(count)
         columns["vector_clock"] = self._vector_column(count)
+        columns["lifetime_ns"] = self._lifetime_column(count)
         schema = arrow_schema()
-        batch = pa.record_batch([columns[name] for name in schema.names], schema=schema)
-        for name in _LAST:
-            rows[name] = 0
-        self._at = 0
-        self._mask_codes = {0: 0}
-        self._details = {}
-        self._vector_clocks = {}
-        self._clocks = {}
-        return batch
+        return pa.record_batch([columns[name] for name in schema.names], schema=schema)
 
     def _clock_column(self, times: pa.Array) -> pa.Array:
         if not self._clocks:
@@ -260,3 +279,8 @@ class EventColumns:
         if not self._vector_clocks:
             return self._no_vectors.slice(0, count)
         return pa.array([self._vector_clocks.get(row) for row in range(count)], _VECTOR)
+
+    def _lifetime_column(self, count: int) -> pa.Array:
+        if not self._lifetimes:
+            return self._no_lifetimes.slice(0, count)
+        return pa.array([self._lifetimes.get(row) for row in range(count)], pa.int64())

@@ -30,7 +30,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     members: int
     """Number of processes, ids 0 … members-1."""
     lifetime_ns: int | None = None
-    """Δ, or None when messages live for ever."""
+    """Δ, or None when messages live for ever.  Where messages have lifetimes, the longest."""
     epsilon_ns: int = 0
     """Bound on the difference of any two clocks."""
     clock: str = "shared"
@@ -56,7 +56,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     number: int = -1
     """The message: its sender and the sender's own send number from 0."""
     stamp_ns: int = -1
-    """The message's stamp (hybrid clock); deadlines are stamp_ns + lifetime_ns."""
+    """The message's stamp (hybrid clock); its deadline is stamp_ns + its own or the run's lifetime.
+    """
     arrived_ns: int = -1
     """Deliver, discard: local clock at the copy's arrival."""
     destinations: bytes = b""
@@ -68,3 +69,5 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     detail: str = ""
     vector_clock: list[int] | None = None
     """Optional evidence outside the wire budget: number of sends of each process in the past."""
+    lifetime_ns: int | None = None
+    """Send: the message's own lifetime, where that is not the run's."""

@@ -13,6 +13,7 @@ from orderwire.trace.schema import (
     check_schema,
     sort_trace,
     table_from_events,
+    up_to_date,
 )
 from orderwire.trace.sinks import IPC_COMPRESSION, open_sink
 
@@ -41,8 +42,7 @@ def read_trace(path: Path | str) -> pa.Table:
 def write_trace(path: Path | str, trace: pa.Table | Iterable[Event]) -> None:
     """Write a whole trace, sorted, to an `.arrow` or `.parquet` file."""
     table = trace if isinstance(trace, pa.Table) else table_from_events(trace)
-    check_schema(table.schema, "this table")
-    ordered = sort_trace(table.select(arrow_schema().names).cast(arrow_schema()))
+    ordered = sort_trace(up_to_date(table, "this table"))
     with open_sink(path) as sink:
         for batch in ordered.to_batches(max_chunksize=65_536):
             sink.write(batch)
@@ -66,7 +66,7 @@ def read_record(value: bytes | memoryview, origin: str = "this record") -> pa.Ta
     try:
         with pa.ipc.open_stream(pa.py_buffer(value)) as reader:
             check_schema(reader.schema, origin)
-            return reader.read_all()
+            return up_to_date(reader.read_all(), origin)
     except pa.ArrowInvalid as error:
         raise TraceError(f"{origin} is no Arrow IPC stream: {error}") from None
 
@@ -96,12 +96,11 @@ def _read_file(path: Path) -> pa.Table:
                 f"{path} is a damaged Parquet file: {error}. Parquet keeps nothing when its writer"
                 " is killed; trace to .arrow to keep what was written"
             ) from None
-        check_schema(table.schema, str(path))
     elif magic == _IPC_MAGIC:
         table = read_ipc(path, check_schema)
     else:
         raise TraceError(f"{path} is neither an Arrow IPC nor a Parquet file: starts {magic!r}")
-    return table.select(arrow_schema().names).cast(arrow_schema())
+    return up_to_date(table, str(path))
 
 
 def read_ipc(path: Path, check: Callable[[pa.Schema, str], None]) -> pa.Table:

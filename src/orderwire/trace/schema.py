@@ -1,6 +1,10 @@
 """The trace as an Arrow table: one column per field of `Event`, in its order.
 
-The version is in the schema's metadata.  A reader refuses a version that it does not know, by name.
+The version is in the schema's metadata.  A reader refuses a version that it does not know, by name,
+and fills in what an older one does not tell.
+
+    1   without `lifetime_ns`: all messages of a run live as long
+    2   as `Event` says
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +15,9 @@ import pyarrow.compute as pc
 from orderwire.kernel import OrderwireError
 from orderwire.trace.events import Event, EventKind
 
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = "2"
+"""What this release writes."""
+READABLE_VERSIONS = ("1", SCHEMA_VERSION)
 VERSION_KEY = b"orderwire.trace.version"
 KEY_COLUMNS = ("run_id", "process", "position")
 """Unique together; a trace is sorted by them."""
@@ -33,7 +39,10 @@ _FIELDS: tuple[tuple[str, pa.DataType, bool], ...] = (
     ("payload_bytes", pa.int32(), False),
     ("detail", pa.string(), False),
     ("vector_clock", pa.list_(pa.int64()), True),
+    ("lifetime_ns", pa.int64(), True),
 )
+_SINCE = {"lifetime_ns": "2"}
+"""Columns that older versions do not have: null there."""
 
 _SCHEMA = pa.schema(
     [pa.field(name, kind, nullable) for name, kind, nullable in _FIELDS],
@@ -69,31 +78,46 @@ def spark_ddl() -> str:
 
 
 def check_schema(schema: pa.Schema, origin: str) -> None:
-    """Refuse a schema that is not this version's.
+    """Refuse a schema that no release up to this one has written.
 
-    Raises TraceVersionError on another version and TraceError on missing or other columns; both
+    Raises TraceVersionError on an unknown version and TraceError on missing or other columns; both
     name `origin`, the file or topic that it came from.
     """
-    version = (schema.metadata or {}).get(VERSION_KEY)
-    if version is None:
+    told = (schema.metadata or {}).get(VERSION_KEY)
+    if told is None:
         raise TraceError(
             f"{origin} is no Orderwire trace: its Arrow metadata has no"
             f" {VERSION_KEY.decode()!r} (columns: {', '.join(schema.names[:6])} …)"
         )
-    if version != SCHEMA_VERSION.encode():
+    version = told.decode(errors="replace")
+    if version not in READABLE_VERSIONS:
         raise TraceVersionError(
-            f"{origin} is a trace of schema version {version.decode(errors='replace')!r};"
-            f" this release reads version {SCHEMA_VERSION!r}. Read it with the release that"
+            f"{origin} is a trace of schema version {version!r}; this release reads versions"
+            f" {' and '.join(map(repr, READABLE_VERSIONS))}. Read it with the release that"
             " wrote it, or record the run again"
         )
     for name, kind, _ in _FIELDS:
         at = schema.get_field_index(name)
+        if at < 0 and version < _SINCE.get(name, ""):
+            continue
         if at < 0:
-            raise TraceError(f"{origin} claims version {SCHEMA_VERSION} but has no column {name!r}")
+            raise TraceError(f"{origin} claims version {version} but has no column {name!r}")
         if schema.field(at).type != kind:
             raise TraceError(
                 f"{origin}: column {name!r} is {schema.field(at).type}, expected {kind}"
             )
+
+
+def up_to_date(table: pa.Table, origin: str) -> pa.Table:
+    """Return the trace's columns in this version, whatever readable version the table has.
+
+    Raises TraceVersionError and TraceError as `check_schema`.
+    """
+    check_schema(table.schema, origin)
+    for name, kind, _ in _FIELDS:
+        if table.schema.get_field_index(name) < 0:
+            table = table.append_column(pa.field(name, kind), pa.nulls(table.num_rows, kind))
+    return table.select(_SCHEMA.names).cast(_SCHEMA)
 
 
 def table_from_events(events: Iterable[Event]) -> pa.Table:
@@ -109,8 +133,10 @@ def table_from_events(events: Iterable[Event]) -> pa.Table:
 
 
 def events_from_table(table: pa.Table | pa.RecordBatch) -> list[Event]:
-    """Return the events of a table of this version, in its order.  Raises TraceError."""
-    check_schema(table.schema, "this table")
+    """Return the events of a table of a readable version, in its order.  Raises TraceError."""
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    table = up_to_date(table, "this table")
     names = [name for name, _, _ in _FIELDS]
     kinds = {kind.value: kind for kind in EventKind}
     columns: Sequence[list[object]] = [table.column(name).to_pylist() for name in names]

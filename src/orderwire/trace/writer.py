@@ -102,11 +102,15 @@ class Tracer(EventColumns):
         self.append(event)
 
     def flush(self) -> None:
-        """Hand what waits to the sink.  Raises what the sink raises."""
-        if self.waiting:
-            batch = self.take(self._taken)
-            self._taken += batch.num_rows
-            self._sink.write(batch)
+        """Hand what waits to the sink.  Raises what the sink raises; those events are lost then.
+
+        Their positions are not used again, so that the audit finds the hole.
+        """
+        count = self.waiting
+        if count:
+            first = self._taken
+            self._taken += count
+            self._sink.write(self.take(first))
 
     def close(self, now: int, *, time: int | None = None) -> None:
         """Record END and flush: this process's trace is complete.  The sink stays open."""

@@ -4,7 +4,7 @@ Two forms of the same check: over exact causal pasts, and over vector clocks (ho
 each process are in a message's past), which a trace may carry as evidence.  [S000:def.2]
 """
 
-from orderwire.verify.delta import settled_ns
+from orderwire.verify.delta import earliest_ns, settled_ns
 from orderwire.verify.history import History, Message
 from orderwire.verify.verdict import Check, Violation, conclude
 
@@ -52,7 +52,7 @@ def violating_pairs(history: History, *, within_lifetime: bool = False) -> list[
 
 
 def _within_lifetime(history: History, first: Message, second: Message) -> bool:
-    deadline_ns = history.deadline_ns(first.stamp_ns)
+    deadline_ns = history.deadline_ns(first)
     return deadline_ns is None or deadline_ns >= second.stamp_ns
 
 
@@ -137,9 +137,7 @@ def needless_waits_by_vector_clock(history: History) -> dict[tuple[int, int], in
             prefix[sender] = running
         for event, message in timeline.deliveries:
             clock = vector_clock(history, message)
-            earliest = max(
-                [event.arrived_ns]
-                + [prefix[k][count] for k, count in enumerate(clock) if k in prefix]
-            )
+            past = [prefix[k][count] for k, count in enumerate(clock) if k in prefix]
+            earliest = earliest_ns(history, message, event, past)
             waits[process, event.position] = int(max(0, event.clock_ns - earliest))
     return waits

@@ -1,8 +1,8 @@
 """Lifetimes: in time means delivered in time, late means discarded, and no needless waiting."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from orderwire.trace.events import Event
+from orderwire.trace.events import Event, EventKind
 from orderwire.verify.history import History, Message, Timeline
 from orderwire.verify.verdict import Check, Violation, conclude
 
@@ -13,18 +13,20 @@ NO_DUPLICATES = "no-duplicates"
 NO_NEEDLESS_WAITING = "no-needless-waiting"
 """Delivered as soon as it had arrived and its causal past was settled."""
 
-EXCUSED_REASONS = frozenset({"future", "full", "expired"})
-"""A copy refused to protect the process counts as lost, not as late; so does one that had a shorter
-lifetime of its own, which the trace does not tell."""
+EXCUSED_REASONS = frozenset({"future", "full"})
+"""A copy refused to protect the process counts as lost, not as late."""
 OVERTAKEN = "overtaken"
 """Discarded because a message that it should have preceded has been delivered already."""
+EXPIRED = "expired"
+"""Discarded because it came after its own deadline, but not after the run's lifetime."""
 
 
 def check_liveness(history: History, *, timer_slack_ns: int = 0) -> Check:
     """Judge every arrival by the clock of the process where it happened.
 
     A delivery may be `timer_slack_ns` behind its deadline, where timers are coarse.  Without
-    receive events, only what was delivered or discarded can be judged.
+    receive events, only what was delivered or discarded can be judged.  A message's own lifetime
+    must be positive and at most the run's.
     """
     violations: list[Violation] = []
     examined = 0
@@ -48,9 +50,13 @@ def _liveness_of(
     history: History, timeline: Timeline, timer_slack_ns: int
 ) -> Iterator[tuple[Event, str]]:
     """Yield what this process treated wrongly, and why."""
+    for event in timeline.events:
+        own_ns = event.lifetime_ns if event.kind is EventKind.SEND else None
+        if own_ns is not None and not 0 < own_ns <= (history.lifetime_ns or own_ns):
+            yield event, f"sent with a lifetime of {own_ns} ns, the run's is {history.lifetime_ns}"
     delivered = {message.key for _, message in timeline.deliveries}
     for event, message in timeline.deliveries:
-        deadline_ns = history.deadline_ns(message.stamp_ns)
+        deadline_ns = history.deadline_ns(message)
         if event.arrived_ns > event.clock_ns:
             yield event, f"delivered at {event.clock_ns} ns, before it arrived"
         if deadline_ns is None:
@@ -62,20 +68,11 @@ def _liveness_of(
             yield event, f"delivered {event.clock_ns - deadline_ns} ns after its deadline"
     discarded = set()
     for event in timeline.discards:
-        discarded.add((event.source, event.number))
-        if event.reason in EXCUSED_REASONS or (event.source, event.number) in delivered:
-            continue
-        deadline_ns = history.deadline_ns(event.stamp_ns)
-        if event.reason == OVERTAKEN:
-            if not _is_overtaken(history, timeline, event):
-                yield event, "discarded as overtaken, nothing behind it had been delivered"
-        elif event.reason == "duplicate":
-            yield event, "discarded as a duplicate, never delivered"
-        elif deadline_ns is None:
-            yield event, "discarded as late although messages live for ever"
-        elif event.arrived_ns <= deadline_ns:
-            early_ns = deadline_ns - event.arrived_ns
-            yield event, f"discarded although it arrived {early_ns} ns before its deadline"
+        key = (event.source, event.number)
+        discarded.add(key)
+        why = _misjudged(history, timeline, event, delivered=key in delivered)
+        if why:
+            yield event, why
     if timeline.ended:
         for event in timeline.receives:
             key = (event.source, event.number)
@@ -83,10 +80,34 @@ def _liveness_of(
                 yield event, "arrived, and was neither delivered nor discarded"
 
 
-def _is_overtaken(history: History, timeline: Timeline, discard: Event) -> bool:
+def _misjudged(history: History, timeline: Timeline, discard: Event, *, delivered: bool) -> str:
+    """Say why this discard's reason is none, or return an empty string."""
+    message = history.by_key.get((discard.source, discard.number))
+    lifetime_ns = history.lifetime_ns
+    if discard.reason in EXCUSED_REASONS:
+        return ""
+    if discard.reason == "duplicate":
+        return "" if delivered else "discarded as a duplicate, never delivered"
+    if discard.reason in (OVERTAKEN, EXPIRED):
+        if message is None:
+            return ""  # Nobody sent it: there is nothing to judge it by.
+        if discard.reason == OVERTAKEN:
+            if _is_overtaken(timeline, discard, message):
+                return ""
+            return "discarded as overtaken, nothing behind it had been delivered"
+        if message.lifetime_ns is not None:
+            lifetime_ns = message.lifetime_ns
+    if lifetime_ns is None:
+        return f"discarded as {discard.reason} although messages live for ever"
+    early_ns = discard.stamp_ns + lifetime_ns - discard.arrived_ns
+    if discard.arrived_ns >= 0 and early_ns >= 0:
+        return f"discarded although it arrived {early_ns} ns before its deadline"
+    return ""
+
+
+def _is_overtaken(timeline: Timeline, discard: Event, discarded: Message) -> bool:
     """Whether a message that this one happened before had been delivered here."""
-    discarded = history.by_key.get((discard.source, discard.number))
-    return discarded is not None and any(
+    return any(
         message.past >> discarded.index & 1
         for event, message in timeline.deliveries
         if event.position < discard.position
@@ -124,16 +145,22 @@ def check_no_duplicates(history: History) -> Check:
 def settled_ns(history: History, process: int) -> dict[int, float]:
     """When each message addressed to this process is settled there, by its clock.
 
-    At its delivery, or one nanosecond after its deadline, or never.
+    At its delivery, or one nanosecond after its deadline, or when a message that has it in its past
+    was delivered and could wait no longer, or never.
     """
     settled: dict[int, float] = {}
     for message in history.messages:
         if message.destinations >> process & 1:
-            deadline_ns = history.deadline_ns(message.stamp_ns)
+            deadline_ns = history.deadline_ns(message)
             settled[message.index] = float("inf") if deadline_ns is None else deadline_ns + 1
     for event, message in history.timelines[process].deliveries:
-        if message.index in settled:
-            settled[message.index] = event.clock_ns
+        deadline_ns = history.deadline_ns(message)
+        settles = [message]
+        if deadline_ns is not None and event.clock_ns >= deadline_ns:
+            settles += history.past_of(message)
+        for each in settles:
+            if each.index in settled:
+                settled[each.index] = min(settled[each.index], event.clock_ns)
     return settled
 
 
@@ -147,18 +174,24 @@ def needless_waits(history: History) -> dict[tuple[int, int], int]:
     for process, timeline in history.timelines.items():
         settled = settled_ns(history, process)
         for event, message in timeline.deliveries:
-            earliest = _earliest_ns(history, message, event, settled)
+            past = [settled[m.index] for m in history.past_of(message) if m.index in settled]
+            earliest = earliest_ns(history, message, event, past)
             waits[process, event.position] = int(max(0, event.clock_ns - earliest))
     return waits
 
 
-def _earliest_ns(
-    history: History, message: Message, event: Event, settled: dict[int, float]
+def earliest_ns(
+    history: History, message: Message, event: Event, settled: Iterable[float]
 ) -> float:
-    earliest: float = event.arrived_ns
-    for past in history.past_of(message):
-        earliest = max(earliest, settled.get(past.index, earliest))
-    return earliest
+    """Return when this delivery could have been, its past being settled at these instants.
+
+    No message waits past its own deadline.
+    """
+    deadline_ns = history.deadline_ns(message)
+    latest = max(settled, default=float("-inf"))
+    if deadline_ns is not None:
+        latest = min(latest, deadline_ns)
+    return max(event.arrived_ns, latest)
 
 
 def check_no_needless_waiting(history: History, *, timer_slack_ns: int = 0) -> Check:

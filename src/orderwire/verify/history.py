@@ -30,6 +30,8 @@ class Message:
     position: int
     past: int
     """Bit set of the messages that happened before it."""
+    lifetime_ns: int | None
+    """Its own lifetime, where that is not the run's."""
 
     @property
     def key(self) -> MessageKey:
@@ -67,9 +69,10 @@ class History:
         """Δ of the run."""
         return self.settings.lifetime_ns
 
-    def deadline_ns(self, stamp_ns: int) -> int | None:
-        """Last instant at which a message with this stamp may be delivered."""
-        return None if self.lifetime_ns is None else stamp_ns + self.lifetime_ns
+    def deadline_ns(self, message: Message) -> int | None:
+        """Last instant at which this message may be delivered, by its own lifetime or the run's."""
+        lifetime_ns = self.lifetime_ns if message.lifetime_ns is None else message.lifetime_ns
+        return None if lifetime_ns is None else message.stamp_ns + lifetime_ns
 
     def past_of(self, message: Message) -> Iterator[Message]:
         """Yield the messages that happened before this one."""
@@ -177,6 +180,7 @@ def _send(history: History, event: Event, past: int) -> int:
         destinations=int.from_bytes(event.destinations, "little"),
         position=event.position,
         past=past,
+        lifetime_ns=event.lifetime_ns,
     )
     history.messages.append(message)
     history.by_key[key] = message

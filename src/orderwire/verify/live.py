@@ -25,9 +25,7 @@ from orderwire.trace.schema import arrow_schema
 from orderwire.verify.audit import AuditOptions, contradictions
 from orderwire.verify.kernels.columns import (
     DISCARD,
-    DUPLICATE,
     END,
-    LATE,
     NEEDED,
     SEND,
     TIME_MAX,
@@ -35,7 +33,7 @@ from orderwire.verify.kernels.columns import (
     Columns,
     columns_of,
 )
-from orderwire.verify.kernels.copies import MISSING, STRAY, TALLIES
+from orderwire.verify.kernels.copies import DROP_OF, MISSING, STRAY, TALLIES
 from orderwire.verify.kernels.slices import (
     COUNTS,
     EDGES,
@@ -354,11 +352,11 @@ class LiveRun:
             copy = (stray["source"], stray["number"], stray["process"])
             if stray["kind"] != DISCARD:
                 kept.append(stray)
-            elif stray["reason"] != DUPLICATE and (copy in missing or copy in excused):
+            elif stray["reason"] in DROP_OF and (copy in missing or copy in excused):
                 if missing.pop(copy, None) is None:
                     del excused[copy]  # it was not this copy that was reported lost
                     spent[_pair(copy)] -= 1
-                name = "late" if stray["reason"] == LATE else "refused"
+                name = DROP_OF[stray["reason"]]
                 moved.append({"source": copy[0], "process": copy[2], name: 1, "missing": -1})
         tallies = _add_up(pa.concat_tables([parts["tallies"], _tally_rows(moved)]))
         reports = {

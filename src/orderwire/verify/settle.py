@@ -11,14 +11,12 @@ from orderwire.trace.events import RunSettings
 from orderwire.verify.kernels.columns import (
     DELIVER,
     DISCARD,
-    DUPLICATE,
     END,
     I64,
-    LATE,
     START,
     TIME_MIN,
 )
-from orderwire.verify.kernels.copies import TALLIES
+from orderwire.verify.kernels.copies import DROP_OF, DROPS, TALLIES
 from orderwire.verify.kernels.lifetime import expires
 from orderwire.verify.kernels.slices import PARTS
 from orderwire.verify.kernels.violations import merge, violation_rows
@@ -31,9 +29,10 @@ class Settled:
     violations: pa.Table
     """Those that only the whole shows: missing, made up and undelivered copies."""
     accounting: dict[str, int]
-    """Copies: `written` = `delivered` + `late` + `refused` + `lost`; of the lost, `reported_lost`
-    were told by the links, `crashed` were sent before their destination last started anew,
-    `unfinished` might still have come when it ended, and `unaccounted` are violations."""
+    """Copies: `written` = `delivered` + `late` + `expired` + `overtaken` + `refused` + `lost`; of
+    the lost, `reported_lost` were told by the links, `crashed` were sent before their destination
+    last started anew, `unfinished` might still have come when it ended, and `unaccounted` are
+    violations."""
     pairs: pa.Table
     """The same by source and destination (`process`)."""
     incomplete: list[int]
@@ -81,9 +80,8 @@ def settle(
     outcomes = zip(*(stray.column(name).to_pylist() for name in _STRAY_ROW), strict=True)
     for source, number, process, position, time_ns, kind, reason in outcomes:
         if kind == DISCARD:
-            if reason != DUPLICATE and missing.take(source, number, process):
-                name = "late" if reason == LATE else "refused"
-                tallies[name][source, process] += 1
+            if reason in DROP_OF and missing.take(source, number, process):
+                tallies[DROP_OF[reason]][source, process] += 1
                 tallies["missing"][source, process] -= 1
         elif kind == DELIVER:
             beyond = number >= sends.get(source, 0)
@@ -114,8 +112,7 @@ def settle(
         accounting={
             "written": sums["written"],
             "delivered": sums["delivered"],
-            "late": sums["late"],
-            "refused": sums["refused"],
+            **{name: sums[name] for name in DROPS},
             "lost": sums["missing"],
             "reported_lost": sums["reported_lost"],
             "crashed": crashed,
@@ -132,6 +129,7 @@ def settle(
 
 
 _STRAY_ROW = ("source", "number", "process", "position", "time_ns", "kind", "reason")
+_MISSING_VALUES = ("stamp_ns", "deadline_ns", "time_ns", "received_ns")
 _Copy = tuple[int, int, int]
 """(source, number, destination)."""
 
@@ -139,14 +137,14 @@ _Copy = tuple[int, int, int]
 class _Residue:
     """Copies without an outcome, which a later slice may still have seen."""
 
-    def __init__(self, copies: dict[_Copy, tuple[int, int, int]]) -> None:
+    def __init__(self, copies: dict[_Copy, tuple[int, int, int, int]]) -> None:
         self._copies = copies
 
     @classmethod
     def read(cls, table: pa.Table) -> "_Residue":
         """Read a table of `copies.MISSING`."""
         key = [table.column(name).to_pylist() for name in ("source", "number", "process")]
-        value = [table.column(name).to_pylist() for name in ("stamp_ns", "time_ns", "received_ns")]
+        value = [table.column(name).to_pylist() for name in _MISSING_VALUES]
         return cls(dict(zip(zip(*key, strict=True), zip(*value, strict=True), strict=True)))
 
     def take(self, source: int, number: int, process: int) -> bool:
@@ -155,14 +153,14 @@ class _Residue:
 
     def forget(self, excused: Callable[[int, int], bool]) -> int:
         """Remove the copies that this says of their (destination, send time); return how many."""
-        gone = [copy for copy, value in self._copies.items() if excused(copy[2], value[1])]
+        gone = [copy for copy, value in self._copies.items() if excused(copy[2], value[2])]
         for copy in gone:
             del self._copies[copy]
         return len(gone)
 
-    def by_pair(self) -> dict[tuple[int, int], list[tuple[int, int, int, int]]]:
-        """Return (number, stamp, time, received) of each pair's copies, by number."""
-        pairs: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}
+    def by_pair(self) -> dict[tuple[int, int], list[tuple[int, int, int, int, int]]]:
+        """Return (number, stamp, deadline, time, received) of each pair's copies, by number."""
+        pairs: dict[tuple[int, int], list[tuple[int, int, int, int, int]]] = {}
         for (source, number, process), value in sorted(self._copies.items()):
             pairs.setdefault((source, process), []).append((number, *value))
         return pairs
@@ -175,7 +173,8 @@ def _judge_missing(
 
     A copy that arrived in time must be delivered; one that did not arrive must have been reported
     lost.  Links report in the order of sending, so the reports stand for the earliest ones.  Where
-    the destination ended before the copy's deadline, or has no END at all, nobody can say.
+    the destination ended before the copy's deadline, or has no END at all, nobody can say.  Links
+    know the run's lifetime only, so that a report may come after the copy's own deadline.
     """
     lost: list[_Copy] = []
     undelivered: list[_Copy] = []
@@ -183,16 +182,13 @@ def _judge_missing(
     for (source, process), copies in sorted(missing.by_pair().items()):
         end = ends.get(process)
         told = int(reported[source, process])
-        for number, stamp_ns, time_ns, received_ns in copies:
+        for number, stamp_ns, deadline_ns, time_ns, received_ns in copies:
             if settings.lifetime_ns is None:
                 over = end is not None and time_ns < end[0]
-                in_time = received_ns >= 0
             else:
-                deadline = expires(stamp_ns, settings.lifetime_ns)
-                over = end is not None and deadline < end[1]
-                in_time = 0 <= received_ns <= deadline
-            if in_time:
-                if over:
+                over = end is not None and expires(stamp_ns, settings.lifetime_ns) < end[1]
+            if 0 <= received_ns <= deadline_ns:
+                if over or (end is not None and deadline_ns < end[1]):
                     undelivered.append((source, number, process))
                 else:
                     unfinished += 1

@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 
 from orderwire.trace.events import EventKind, RunSettings
 from orderwire.trace.reader import TRACE_SUFFIXES, read_trace
-from orderwire.trace.schema import TraceError, check_schema
+from orderwire.trace.schema import TraceError, arrow_schema, check_schema, up_to_date
 from orderwire.verify.kernels.columns import NEEDED, TIME_MAX, TIME_MIN
 
 EVIDENCE = "vector_clock"
@@ -44,8 +44,7 @@ class TableSource:
     """A trace in memory."""
 
     def __init__(self, table: pa.Table, origin: str = "this table") -> None:
-        check_schema(table.schema, origin)
-        self._table = table
+        self._table = table = up_to_date(table, origin)
         runs = pc.unique(table.column("run_id"))
         self._runs = dict.fromkeys(runs.to_pylist())
 
@@ -78,6 +77,9 @@ class TableSource:
         return self._table.filter(pc.equal(self._table.column("run_id"), run_id))
 
 
+_COLUMNS = pa.schema([pa.field(field.name, field.type) for field in arrow_schema()])
+
+
 class RowGroup(NamedTuple):
     """A piece of a Parquet file that can be read by itself."""
 
@@ -101,7 +103,10 @@ class ParquetSource:
         self.files = list(files)
         self.versioned = versioned
         try:
-            self._data = ds.dataset(self.files, format="parquet", partitioning=None)
+            # Named, since files of an older version lack columns: those read as null.
+            self._data = ds.dataset(
+                self.files, schema=_COLUMNS, format="parquet", partitioning=None
+            )
             if versioned:
                 for fragment in self._data.get_fragments():
                     check_schema(fragment.physical_schema, fragment.path)

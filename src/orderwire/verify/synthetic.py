@@ -17,10 +17,12 @@ from orderwire.verify.kernels.columns import (
     DELIVER,
     DISCARD,
     END,
+    EXPIRED,
     I64,
     KINDS,
     LATE,
     LOST,
+    OVERTAKEN,
     REASONS,
     SEND,
     START,
@@ -42,6 +44,10 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Discarded as late."""
     doubled: float = 0.0
     """Delivered twice."""
+    expired: float = 0.0
+    """Discarded as expired."""
+    overtaken: float = 0.0
+    """Discarded as overtaken, up to twice as late as others are delivered: mostly with reason."""
 
 
 class SyntheticSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,6 +64,8 @@ class SyntheticSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     seed: int = 1
     run_id: str = "synthetic"
     algorithm: str = "jang-delta"
+    short_every: int = 0
+    """Every so manieth message has a lifetime of its own, two thirds of the others'; 0: none."""
     faults: Faults = Faults()
 
     def run_settings(self) -> RunSettings:
@@ -99,9 +107,21 @@ def synthetic_batches(settings: SyntheticSettings) -> Iterator[pa.RecordBatch]:
             "payload_bytes": np.full(rows, 100, np.int32),
             "detail": pa.array(["", detail], pa.string()).take(pa.array(is_start.astype(np.int64))),
             "vector_clock": pa.nulls(rows, pa.list_(pa.int64())),
+            "lifetime_ns": _own_lifetimes(part, settings),
         }
         schema = arrow_schema()
         yield pa.record_batch([columns[name] for name in schema.names], schema=schema)
+
+
+def _own_lifetimes(
+    events: dict[str, npt.NDArray[np.generic]], settings: SyntheticSettings
+) -> pa.Array:
+    every = settings.short_every
+    if not every:
+        return pa.nulls(len(events["number"]), pa.int64())
+    short = (events["kind"] == SEND) & (events["number"].astype(np.int64) % every == 0)
+    lives = np.full(len(short), 2 * settings.latency_ns)
+    return pa.array(lives, mask=~short)
 
 
 def _events(settings: SyntheticSettings) -> dict[str, npt.NDArray[np.generic]]:
@@ -122,17 +142,20 @@ def _events(settings: SyntheticSettings) -> dict[str, npt.NDArray[np.generic]]:
     copies = len(message)
     fate = chance.random(copies)
     faults = settings.faults
-    bounds = np.cumsum([faults.delayed, faults.lost, faults.vanished, faults.late, faults.doubled])
+    ratios = [faults.delayed, faults.lost, faults.vanished, faults.late, faults.doubled]
+    bounds = np.cumsum([*ratios, faults.expired, faults.overtaken])
     assert bounds[-1] <= 1, f"ratios of faults sum up to {bounds[-1]}, expected at most 1"
     what = np.searchsorted(bounds, fate, side="right")
     arrives = sent[message] + latency
-    delayed = what == 0
+    delayed = (what == 0) | (what == 6)
     arrives[delayed] += chance.integers(1, latency, int(delayed.sum()))
     arrives[what == 3] = sent[message[what == 3]] + 3 * latency + 1
+    arrives[what == 5] = sent[message[what == 5]] + 2 * latency + 1
     kind = np.full(copies, DELIVER, np.int8)
-    kind[what == 1], kind[what == 3] = LOST, DISCARD
     reason = np.full(copies, len(REASONS), np.int8)
-    reason[what == 3] = LATE
+    kind[what == 1] = LOST
+    for dropped, why in ((3, LATE), (5, EXPIRED), (6, OVERTAKEN)):
+        kind[what == dropped], reason[what == dropped] = DISCARD, why
     kept = what != 2
     twice = np.flatnonzero(what == 4)
     rows = np.concatenate([np.flatnonzero(kept), twice])

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -176,3 +177,21 @@ def test_every_table_round_trips_empty_and_sorts_by_its_columns(tmp_path: Path, 
     lake = Lake(tmp_path)
     lake.append_table(name, settings.schema.empty_table(), "job", 0)
     assert lake.read_arrow(name).schema.equals(settings.schema)
+
+
+def test_a_table_of_an_earlier_release_gets_the_columns_it_lacks(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    settings = TABLES["dests"]
+    columns = pa.schema([*settings.schema, pa.field("lifetime_ns", pa.int64())])
+    lake.append_table("dests", rows(0, 3), "job", 0)
+    newer = msgspec.structs.replace(settings, schema=columns)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("orderwire.pipeline.lake.TABLES", {**TABLES, "dests": newer})
+        assert lake.read_arrow("dests").column("lifetime_ns").to_pylist() == [None] * 3
+        wider = rows(3, 2).append_column("lifetime_ns", pa.array([7, None], pa.int64()))
+        lake.append_table("dests", wider, "job", 1)
+        assert sorted(lake.read_arrow("dests").column("lifetime_ns").to_pylist(), key=str) == [
+            7, None, None, None, None,
+        ]  # fmt: skip
+        seen = DeltaTable(lake.path("dests")).to_pyarrow_table()
+        assert sorted(seen.column("lifetime_ns").to_pylist(), key=str)[0] == 7

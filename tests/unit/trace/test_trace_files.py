@@ -60,6 +60,7 @@ def event_lists(draw: st.DrawFn) -> list[Event]:
             payload_bytes=draw(_int32),
             detail=draw(st.text(max_size=5)),
             vector_clock=draw(st.none() | st.lists(_int64, max_size=4)),
+            lifetime_ns=draw(st.none() | _int64),
         )
         for position in range(count)
     ]
@@ -206,13 +207,14 @@ def test_what_is_no_trace_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_an_unknown_version_is_refused_by_name(tmp_path: Path) -> None:
-    schema = arrow_schema().with_metadata({b"orderwire.trace.version": b"2"})
+    schema = arrow_schema().with_metadata({b"orderwire.trace.version": b"3"})
     table = _trace_of(0).cast(schema)
     path = tmp_path / "future.parquet"
     pq.write_table(table, path)
-    with pytest.raises(TraceVersionError, match=r"schema version '2'; this release reads .*'1'"):
+    refused = r"schema version '3'; this release reads versions '1' and '2'"
+    with pytest.raises(TraceVersionError, match=refused):
         read_trace(path)
-    with pytest.raises(TraceVersionError, match="version '2'"):
+    with pytest.raises(TraceVersionError, match="version '3'"):
         events_from_table(table)
     missing = _trace_of(0).drop_columns(["stamp_ns"])
     with pytest.raises(TraceError, match="has no column 'stamp_ns'"):
@@ -237,3 +239,87 @@ def test_the_spark_schema_has_the_same_columns() -> None:
     ddl = spark_ddl()
     assert [part.split()[0] for part in ddl.split(", ")] == arrow_schema().names
     assert "vector_clock ARRAY<BIGINT>" in ddl
+
+
+def _version_1(table: pa.Table) -> pa.Table:
+    """The trace as releases before lifetimes of messages wrote it."""
+    old = table.drop_columns(["lifetime_ns"])
+    return old.replace_schema_metadata({b"orderwire.trace.version": b"1"})
+
+
+def test_a_trace_of_version_1_reads_as_one_without_own_lifetimes(tmp_path: Path) -> None:
+    expected = _trace_of(7)
+    old = _version_1(expected)
+    pq.write_table(old, tmp_path / "old.parquet", store_schema=True)
+    with pa.ipc.new_file(tmp_path / "old.arrow", old.schema) as writer:
+        writer.write_table(old)
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, old.schema) as writer:
+        writer.write_table(old)
+    for read in (
+        read_trace(tmp_path / "old.parquet"),
+        read_trace(tmp_path / "old.arrow"),
+        read_record(stream.getvalue().to_pybytes()),
+    ):
+        assert read.schema.equals(arrow_schema(), check_metadata=True)
+        assert events_from_table(read) == events_from_table(old) == events_from_table(expected)
+    new = old.replace_schema_metadata({b"orderwire.trace.version": b"2"})
+    with pytest.raises(TraceError, match="version 2 but has no column 'lifetime_ns'"):
+        events_from_table(new)
+
+
+def test_an_own_lifetime_is_written_at_the_send() -> None:
+    sink = MemorySink()
+    tracer = Tracer("run", 0, sink, SETTINGS, 0, batch_events=3)
+    for number in range(4):
+        tracer.send(10, number, 10, 0b110, 5, 9, 7_000 if number % 2 else None)
+        tracer.deliver(11, 1, number, 10, 11, 5, 9)
+    tracer.close(12)
+    sent = [e for e in events_from_table(sink.table()) if e.kind is EventKind.SEND]
+    assert [event.lifetime_ns for event in sent] == [None, 7_000, None, 7_000]
+    others = [e for e in events_from_table(sink.table()) if e.kind is not EventKind.SEND]
+    assert {event.lifetime_ns for event in others} == {None}
+
+
+def _event(tracer: Tracer, kind: EventKind, **more: object) -> Event:
+    return Event(  # type: ignore[arg-type]
+        run_id="run", process=0, position=tracer.events, kind=kind, time_ns=1, clock_ns=1, **more
+    )
+
+
+def test_a_batch_that_cannot_be_made_is_lost_with_a_hole_and_leaves_nothing_behind() -> None:
+    """The next events neither get its destinations, kinds and reasons nor overrun the buffer."""
+    sink = MemorySink()
+    tracer = Tracer("run", 0, sink, SETTINGS, 0, batch_events=4)
+    tracer.flush()
+    tracer.send(1, 0, 1, 0b10, 1, 1, 5)
+    tracer.discard(1, 1, 0, 1, 1, "late", 1, 1)
+    clock = [2**70]  # no int64
+    tracer.record(_event(tracer, EventKind.SEND, vector_clock=clock, detail="x"))
+    with pytest.raises((OverflowError, pa.ArrowInvalid)):
+        tracer.flush()
+    for number in range(5):
+        tracer.deliver(2, 1, number, 2, 2, 1, 1)
+    tracer.close(3)
+    events = events_from_table(sink.table())
+    assert [event.position for event in events] == [0, 4, 5, 6, 7, 8, 9]
+    for event in events[1:-1]:
+        assert event.kind is EventKind.DELIVER
+        assert (event.reason, event.destinations, event.detail) == ("", b"", "")
+        assert (event.vector_clock, event.lifetime_ns) == (None, None)
+
+
+def test_an_event_that_does_not_fit_leaves_nothing_to_the_next() -> None:
+    sink = MemorySink()
+    tracer = Tracer("run", 0, sink, SETTINGS, 0)
+    huge = _event(tracer, EventKind.DISCARD, number=2**64, detail="x", vector_clock=[1])
+    with pytest.raises(Exception, match=r"int|argument"):
+        tracer.record(huge)
+    tracer.deliver(2, 1, 0, 2, 2, 1, 1)
+    tracer.close(3)
+    delivered = events_from_table(sink.table())[1]
+    assert (delivered.kind, delivered.detail, delivered.vector_clock) == (
+        EventKind.DELIVER,
+        "",
+        None,
+    )

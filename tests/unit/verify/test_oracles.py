@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from orderwire.kernel import destinations
 from orderwire.trace.events import Event, EventKind, RunSettings
+from orderwire.trace.schema import table_from_events
+from orderwire.verify.audit import audit
 from orderwire.verify.causal import (
     check_causal_order,
     check_delta_causal_order,
@@ -19,6 +22,7 @@ from orderwire.verify.delta import (
 )
 from orderwire.verify.fifo import check_fifo_order
 from orderwire.verify.history import History, rebuild
+from orderwire.verify.source import TableSource
 from orderwire.verify.verdict import Verdict
 
 
@@ -45,7 +49,9 @@ class Writer:
         )
         self.positions[process] += 1
 
-    def send(self, process: int, number: int, at: int, *to: int) -> None:
+    def send(
+        self, process: int, number: int, at: int, *to: int, lifetime: int | None = None
+    ) -> None:
         mask = destinations(to)
         self.stamps[process, number] = at
         self.add(
@@ -56,6 +62,7 @@ class Writer:
             number=number,
             stamp_ns=at,
             destinations=mask.to_bytes(1, "little"),
+            lifetime_ns=lifetime,
         )
 
     def _copy(self, source: int, number: int) -> dict[str, Any]:
@@ -279,3 +286,97 @@ def test_traces_that_make_no_sense_are_refused() -> None:
     circle.send(1, 0, 2, 0)
     with pytest.raises(ValueError, match="its sending depends on that delivery"):
         circle.history()
+
+
+def own_lifetimes() -> Writer:
+    """m0 lives 20 ns, m1 as long as all, both from 0 to 2; m2 of 1 knows of m1."""
+    trace = Writer()
+    trace.send(0, 0, 10, 2, lifetime=20)
+    trace.send(0, 1, 12, 1, 2)
+    trace.deliver(1, 0, 1, 20)
+    trace.send(1, 0, 21, 2, lifetime=30)
+    return trace
+
+
+def audited(trace: Writer) -> list[dict[str, Any]]:
+    """What the kernels find, in a trace with START events before all others."""
+    started = Writer(trace.settings.members)
+    for process in range(trace.settings.members):
+        detail = msgspec.json.encode(trace.settings).decode()
+        started.add(process, EventKind.START, 0, detail=detail)
+    later = [msgspec.structs.replace(e, position=e.position + 1) for e in trace.events]
+    _, found = audit(TableSource(table_from_events([*started.events, *later])))
+    return found.to_pylist()
+
+
+def c2_of(trace: Writer) -> list[tuple[str, int]]:
+    """What the kernels say of lifetimes, as (kind, position)."""
+    return [(r["kind"], r["position"] - 1) for r in audited(trace) if r["check"] == "C2"]
+
+
+@pytest.mark.parametrize(
+    ("arrived", "kind"), [(29, "rejected"), (30, "rejected"), (31, None), (200, None)]
+)
+def test_expired_is_what_came_strictly_after_its_own_deadline(
+    arrived: int, kind: str | None
+) -> None:
+    trace = own_lifetimes()
+    trace.discard(2, 0, 0, arrived, "expired")
+    check = check_liveness(trace.history())
+    assert (check.verdict is Verdict.INVALID) == (kind is not None)
+    assert c2_of(trace) == ([(kind, 0)] if kind else [])
+
+
+@pytest.mark.parametrize(("arrived", "kind"), [(30, None), (31, "late-accepted")])
+def test_nothing_is_delivered_after_its_own_deadline(arrived: int, kind: str | None) -> None:
+    trace = own_lifetimes()
+    trace.deliver(2, 0, 0, arrived)
+    assert (check_liveness(trace.history()).verdict is Verdict.INVALID) == (kind is not None)
+    assert c2_of(trace) == ([(kind, 0)] if kind else [])
+
+
+def test_what_arrived_by_the_runs_lifetime_alone_is_not_late() -> None:
+    """Late is past the run's lifetime; past its own is expired."""
+    trace = own_lifetimes()
+    trace.discard(2, 0, 0, 50, "late")
+    (violation,) = check_liveness(trace.history()).violations
+    assert "60 ns before its deadline" in violation.why
+    assert c2_of(trace) == [("rejected", 0)]
+
+
+@pytest.mark.parametrize("forced", [True, False])
+def test_overtaken_is_what_a_delivered_message_has_in_its_past(forced: bool) -> None:
+    trace = own_lifetimes()
+    if forced:
+        trace.deliver(2, 1, 0, 51, arrived=30)  # its own deadline
+    trace.discard(2, 0, 1, 60, "overtaken")
+    if not forced:
+        trace.deliver(2, 1, 0, 61, arrived=30)
+    check = check_liveness(trace.history(), timer_slack_ns=1_000)
+    assert ("nothing behind it" in str(check.violations)) == (not forced)
+    found = [row for row in c2_of(trace) if row[0] == "not-overtaken"]
+    assert found == ([] if forced else [("not-overtaken", 0)])
+    if forced:  # it waited for the other as long as it could, and no longer
+        assert check_no_needless_waiting(trace.history(ended=False)).verdict is not Verdict.INVALID
+
+
+@pytest.mark.parametrize("lifetime", [0, -5, 101])
+def test_a_lifetime_out_of_bounds_is_told_with_its_value(lifetime: int) -> None:
+    trace = Writer()
+    trace.send(0, 0, 10, 1, lifetime=lifetime)
+    (violation,) = check_liveness(trace.history()).violations
+    assert violation.why == f"sent with a lifetime of {lifetime} ns, the run's is 100"
+    assert c2_of(trace) == [("out-of-bounds", 0)]
+
+
+def test_what_arrived_by_its_own_deadline_must_be_delivered() -> None:
+    trace = own_lifetimes()
+    trace.receive(2, 0, 0, 30)
+    trace.receive(2, 0, 1, 113)  # after the run's lifetime: lost, as far as C2 is concerned
+    trace.history()
+    missed = {
+        (r["check"], r["kind"], r["source"], r["number"])
+        for r in audited(trace)
+        if r["kind"] in ("undelivered", "missing") and r["process"] == 2
+    }
+    assert missed == {("C2", "undelivered", 0, 0), ("C1", "missing", 0, 1), ("C1", "missing", 1, 0)}

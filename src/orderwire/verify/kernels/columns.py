@@ -23,8 +23,6 @@ KINDS = tuple(kind.value for kind in EventKind)
 START, SEND, RECEIVE, DELIVER, DISCARD, LOST, END = range(len(KINDS))
 REASONS = ("late", "duplicate", "future", "full", "expired", "overtaken")
 LATE, DUPLICATE, FUTURE, FULL, EXPIRED, OVERTAKEN = range(len(REASONS))
-REFUSALS = (FUTURE, FULL, EXPIRED, OVERTAKEN)
-"""Reasons that a process has for not delivering a copy, whenever it came."""
 TIME_MIN = -(2**62)
 TIME_MAX = 2**62
 OTHER = -1
@@ -43,6 +41,7 @@ NEEDED = (
     "arrived_ns",
     "destinations",
     "reason",
+    "lifetime_ns",
 )
 """Columns of the trace that the audit reads, `detail` and `vector_clock` left aside."""
 
@@ -65,6 +64,8 @@ class Columns:
     reason: I8
     destinations: pa.Array
     """Binary: little-endian bit masks, of sends."""
+    lifetime_ns: I64 | None = None
+    """Own lifetimes of messages, at their sends; TIME_MIN where there is none.  None: nowhere."""
 
     def __len__(self) -> int:
         return len(self.process)
@@ -89,6 +90,7 @@ class Columns:
             arrived_ns=self.arrived_ns[rows],
             reason=self.reason[rows],
             destinations=self.destinations.take(pa.array(rows)),
+            lifetime_ns=None if self.lifetime_ns is None else self.lifetime_ns[rows],
         )
 
 
@@ -110,6 +112,7 @@ def columns_of(table: pa.Table) -> Columns:
         arrived_ns=_integers(table, "arrived_ns"),
         reason=_codes(table, "reason", REASONS),
         destinations=_whole(table, "destinations"),
+        lifetime_ns=_lifetimes(table),
     )
     process, position = columns.process, columns.position
     if len(process) < 2:
@@ -158,6 +161,14 @@ def _whole(table: pa.Table, name: str) -> pa.Array:
 def _integers(table: pa.Table, name: str) -> I64:
     column: I64 = _whole(table, name).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
     return column
+
+
+def _lifetimes(table: pa.Table) -> I64 | None:
+    column = _whole(table, "lifetime_ns")
+    if column.null_count == len(column):
+        return None
+    lifetimes: I64 = pc.fill_null(column, TIME_MIN).to_numpy(zero_copy_only=False)
+    return lifetimes
 
 
 def _codes(table: pa.Table, name: str, known: Sequence[str]) -> I8:

@@ -10,24 +10,40 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from orderwire.trace.events import RunSettings
 from orderwire.verify.kernels.columns import (
     DELIVER,
     DISCARD,
+    EXPIRED,
+    FULL,
+    FUTURE,
     I64,
     LATE,
     LOST,
+    OVERTAKEN,
     RECEIVE,
-    REFUSALS,
     START,
     Bools,
     Columns,
 )
+from orderwire.verify.kernels.lifetime import deadlines
 from orderwire.verify.kernels.matching import Matches, first_of
 from orderwire.verify.kernels.violations import Witness, no_violations, violations
 
-TALLIES = ("written", "delivered", "late", "refused", "missing", "reported_lost")
-"""What is counted of each (source, destination) pair, in copies.  Refused: for a stamp from the
-future or a full buffer, or for being past a lifetime of its own or overtaken."""
+DROPS = ("late", "expired", "overtaken", "refused")
+"""What becomes of copies that are discarded: past the run's lifetime or their own, overtaken, or
+refused for a stamp from the future or a full buffer.  A copy that came several times and was
+discarded each time is counted once, by the first of its discards."""
+DROP_OF = {
+    LATE: "late",
+    EXPIRED: "expired",
+    OVERTAKEN: "overtaken",
+    FUTURE: "refused",
+    FULL: "refused",
+}
+"""By the discard's reason; a duplicate says nothing about the copy."""
+TALLIES = ("written", "delivered", *DROPS, "missing", "reported_lost")
+"""What is counted of each (source, destination) pair, in copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +65,13 @@ MISSING = pa.schema(
         ("number", pa.int64()),
         ("process", pa.int32()),
         ("stamp_ns", pa.int64()),
+        ("deadline_ns", pa.int64()),
         ("time_ns", pa.int64()),
         ("received_ns", pa.int64()),
     ]
 )
-"""`process` is the destination, `time_ns` the send's, `received_ns` the arrival's clock or −1."""
+"""`process` is the destination, `time_ns` the send's, `received_ns` the arrival's clock or −1.
+`deadline_ns` is the message's own, TIME_MAX without one."""
 
 STRAY = pa.schema(
     [
@@ -69,7 +87,12 @@ STRAY = pa.schema(
 
 
 def audit_copies(
-    run_id: str, columns: Columns, matches: Matches, core: Bools, decided: Bools
+    run_id: str,
+    columns: Columns,
+    matches: Matches,
+    settings: RunSettings,
+    core: Bools,
+    decided: Bools,
 ) -> Copies:
     """Settle the copies of the sends marked in `decided` (by index), judge the rows in `core`.
 
@@ -80,31 +103,35 @@ def audit_copies(
     known = matches.send >= 0
     shape = matches.intended.shape
     send, to = np.nonzero(matches.intended & decided[:, None])
-    dropped = known & (kind == DISCARD)
-    turned_away = dropped & np.isin(reason, REFUSALS)
     delivered = _marked(shape, matches, process, known & (kind == DELIVER))[send, to]
-    late = ~delivered & _marked(shape, matches, process, dropped & (reason == LATE))[send, to]
-    refused = ~delivered & ~late & _marked(shape, matches, process, turned_away)[send, to]
-    missing = ~delivered & ~late & ~refused
     pair = columns.source[matches.send_rows[send]] * matches.members + to
     tallies = {
         "written": _by_pair(pair, matches.members),
         "delivered": _by_pair(pair[delivered], matches.members),
-        "late": _by_pair(pair[late], matches.members),
-        "refused": _by_pair(pair[refused], matches.members),
-        "missing": _by_pair(pair[missing], matches.members),
         "reported_lost": _reported(columns, core, matches.members),
     }
+    missing = ~delivered
+    dropped = np.flatnonzero(known & (kind == DISCARD) & np.isin(reason, list(DROP_OF)))
+    dropped = dropped[first_of(matches.send[dropped], process[dropped], matches.members)]
+    for name in DROPS:
+        codes = [code for code, drop in DROP_OF.items() if drop == name]
+        which = np.zeros(len(send), np.bool_)
+        mine = dropped[np.isin(reason[dropped], codes)]
+        if len(mine):
+            which = ~delivered & _marked(shape, matches, process, mine)[send, to]
+            missing &= ~which
+        tallies[name] = _by_pair(pair[which], matches.members)
+    tallies["missing"] = _by_pair(pair[missing], matches.members)
     stray = np.flatnonzero(~known & core[matches.rows] & (kind != RECEIVE))
     return Copies(
         pa.concat_tables(_misdelivered(run_id, columns, matches, core)),
         tallies,
-        _missing_table(columns, matches, send[missing], to[missing]),
+        _missing_table(columns, matches, settings, send[missing], to[missing]),
         _stray_table(columns, matches.rows[stray]),
     )
 
 
-def _marked(shape: tuple[int, ...], matches: Matches, process: I64, which: Bools) -> Bools:
+def _marked(shape: tuple[int, ...], matches: Matches, process: I64, which: Bools | I64) -> Bools:
     marks = np.zeros(shape, np.bool_)
     marks[matches.send[which], process[which]] = True
     return marks
@@ -171,7 +198,9 @@ def _with_proof(run_id: str, kind: str, columns: Columns, rows: I64, proof: I64)
     return violations(run_id, "C1", kind, columns, rows, witness=witness)
 
 
-def _missing_table(columns: Columns, matches: Matches, send: I64, process: I64) -> pa.Table:
+def _missing_table(
+    columns: Columns, matches: Matches, settings: RunSettings, send: I64, process: I64
+) -> pa.Table:
     rows = matches.send_rows[send]
     received = np.full(len(send), -1, np.int64)
     receipts = np.flatnonzero((columns.kind[matches.rows] == RECEIVE) & (matches.send >= 0))
@@ -189,6 +218,7 @@ def _missing_table(columns: Columns, matches: Matches, send: I64, process: I64) 
         columns.number[rows],
         process,
         columns.stamp_ns[rows],
+        deadlines(columns, matches, settings)[send],
         columns.time_ns[rows],
         received,
     )

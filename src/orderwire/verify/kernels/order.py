@@ -1,9 +1,10 @@
-"""O1 and O2: causal and FIFO order, in linear time.
+"""O1 and O2: causal and FIFO order, in linear time; and whether what was overtaken was.
 
 Every process keeps K: how many sends of each process lie in its causal past.  A message carries
 its sender's K, the send itself included.  A delivery of (j, s) at q is overtaken exactly when some
 message delivered at q before it carried an entry for j above s: its send is then in that message's
-past.  The first such delivery is the witness.
+past.  The first such delivery is the witness.  In the same way a copy may be discarded as overtaken
+exactly when a message delivered before it has it in its past.
 """
 
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from orderwire.verify.kernels.columns import I64, Bools, Columns
+from orderwire.verify.kernels.columns import DISCARD, I64, OVERTAKEN, Bools, Columns
 from orderwire.verify.kernels.matching import Matches
 from orderwire.verify.kernels.replay import Steps, replay_order, steps_of
 from orderwire.verify.kernels.violations import Witness, no_violations, violations
@@ -57,11 +58,14 @@ def replay(columns: Columns, matches: Matches, steps: Steps) -> tuple[Knowledge,
 
 def causal_order(
     run_id: str, columns: Columns, matches: Matches, core: Bools
-) -> tuple[pa.Table, pa.Table]:
-    """Return the violations of causal order (O1) and of FIFO order (O2) at the rows in `core`."""
+) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """Return the violations of causal order (O1) and of FIFO order (O2) at the rows in `core`.
+
+    And, as C2, the copies that were discarded as overtaken and were not: `not-overtaken`.
+    """
     steps = steps_of(columns, matches)
     if len(steps.rows) == 0:
-        return no_violations(), no_violations()
+        return no_violations(), no_violations(), no_violations()
     carried, overtaken = replay(columns, matches, steps)
     delivered = np.flatnonzero(~steps.is_send)
     rows, send = steps.rows[delivered], steps.send[delivered]
@@ -73,7 +77,39 @@ def causal_order(
             run_id, "O1", "overtaken", columns, _with_witness(columns, rows, send, carried, late)
         ),
         fifo_order(run_id, columns, rows, core, matches.members),
+        _not_overtaken(run_id, columns, matches, (rows, send), carried, core),
     )
+
+
+def _not_overtaken(
+    run_id: str,
+    columns: Columns,
+    matches: Matches,
+    delivered: tuple[I64, I64],
+    carried: Knowledge,
+    core: Bools,
+) -> pa.Table:
+    """Return the discards as overtaken that no delivery before them justifies.
+
+    `delivered` are the rows of first deliveries, by process and position, and their sends.
+    """
+    mine = (columns.kind[matches.rows] == DISCARD) & (columns.reason[matches.rows] == OVERTAKEN)
+    dropped = matches.rows[mine & (matches.send >= 0) & core[matches.rows]]
+    if len(dropped) == 0:
+        return no_violations()
+    rows, send = delivered
+    process = columns.process[rows]
+    wrong = np.ones(len(dropped), np.bool_)
+    pairs = np.stack([columns.process[dropped], columns.source[dropped]], axis=1)
+    for (at, source), which in _groups(pairs):
+        start, stop = np.searchsorted(process, [at, at + 1]).tolist()
+        # A message is not in its own past: its number is what it carries, less itself.
+        itself = columns.source[rows[start:stop]] == source
+        told = np.maximum.accumulate(carried[send[start:stop], source] - itself)
+        before = np.searchsorted(rows[start:stop], dropped[which])
+        told = np.append(told, -1)[before - 1]  # −1: none was delivered before
+        wrong[which] = (before == 0) | (told <= columns.number[dropped[which]])
+    return violations(run_id, "C2", "not-overtaken", columns, dropped[wrong])
 
 
 def _overtaken_to_oneself(columns: Columns, rows: I64, send: I64, carried: Knowledge) -> I64:

@@ -86,8 +86,9 @@ class Extent:
     first_ns: int
     last_ns: int
     window_ns: int
-    """Upper bound of the time from a send to a delivery: the largest `time_ns − stamp_ns` of a
-    delivery plus the largest `stamp_ns − time_ns` of a send, for stamps may run ahead of time."""
+    """Upper bound of the time from a send to a delivery, or to a discard that its send or later
+    deliveries must justify: the largest `time_ns − stamp_ns` of these plus the largest
+    `stamp_ns − time_ns` of a send, for stamps may run ahead of time."""
 
 
 def events_target(members: int) -> int:
@@ -211,11 +212,11 @@ def audit_columns(columns: Columns, piece: Slice, settings: RunSettings) -> Find
         copied = replace(matches, send=np.where(settled, -1, matches.send))
     if piece.high != TIME_MAX:
         decided &= sent < piece.high - window
-    copies = audit_copies(run_id, columns, copied, core, decided)
+    copies = audit_copies(run_id, columns, copied, settings, core, decided)
     found: list[pa.Table] = [conflicts, copies.violations]
     if shared:
         found.append(early_effects(run_id, columns, matches, core, settings.epsilon_ns))
-    found.append(lifetime(run_id, columns, settings, core))
+    found.append(lifetime(run_id, columns, matches, settings, core))
     found.extend(causal_order(run_id, columns, matches, core))
     own = columns.take(core) if not core.all() else columns
     if piece.whole:

@@ -14,11 +14,13 @@ import pyarrow.compute as pc
 
 from orderwire.kernel import GROUP_SIZE_MAX
 from orderwire.trace.events import EventKind, RunSettings
-from orderwire.verify.kernels.columns import I64, TIME_MAX, TIME_MIN
+from orderwire.verify.kernels.columns import EXPIRED, I64, OVERTAKEN, REASONS, TIME_MAX, TIME_MIN
 from orderwire.verify.kernels.slices import BUCKETS_MAX, Extent
 
-SURVEYED = ("run_id", "kind", "time_ns", "stamp_ns", "process")
+SURVEYED = ("run_id", "kind", "time_ns", "stamp_ns", "process", "reason")
 """Columns of the trace that a survey reads."""
+JUSTIFIED = (REASONS[EXPIRED], REASONS[OVERTAKEN])
+"""Reasons of discards that are judged by the message's send, or by deliveries behind it."""
 _BATCHES_MAX = 64
 """Surveys of batches that are kept before they are joined."""
 
@@ -32,7 +34,8 @@ class Survey:
     first_ns: int
     last_ns: int
     age_ns: int
-    """Largest `time_ns − stamp_ns` of a delivery, TIME_MIN without any."""
+    """Largest `time_ns − stamp_ns` of a delivery, or of a discard for one of the reasons
+    `JUSTIFIED`; TIME_MIN without any."""
     ahead_ns: int
     """Largest `stamp_ns − time_ns` of a send, TIME_MIN without any."""
     process: int
@@ -112,6 +115,10 @@ def _look(run_id: str, batch: pa.RecordBatch) -> Survey:
         pc.equal(kind, wanted.value).to_numpy(zero_copy_only=False)
         for wanted in (EventKind.SEND, EventKind.DELIVER)
     )
+    for reason in JUSTIFIED:
+        delivered = delivered | pc.equal(batch.column("reason"), reason).to_numpy(
+            zero_copy_only=False
+        )
     process = batch.column("process").to_numpy()
     first_ns = int(time_ns.min(initial=TIME_MAX))
     last_ns = int(time_ns.max(initial=TIME_MIN))

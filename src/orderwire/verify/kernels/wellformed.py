@@ -32,6 +32,8 @@ def drop_repeats(run_id: str, columns: Columns) -> tuple[Columns, pa.Table]:
     for name in ("kind", "time_ns", "clock_ns", "source", "number", "stamp_ns", "reason"):
         values = getattr(columns, name)
         differs |= values[again] != values[again - 1]
+    if columns.lifetime_ns is not None:
+        differs |= columns.lifetime_ns[again] != columns.lifetime_ns[again - 1]
     conflicts = violations(run_id, "W1", "conflict", columns, again[differs])
     return columns.take(~same), conflicts
 
