@@ -25,7 +25,9 @@ from orderwire.trace.reader import write_trace
 from orderwire.trace.schema import TraceError
 from orderwire.verify.synthetic import Faults, SyntheticSettings, synthetic_table
 
-FAULTS = Faults(delayed=0.05, lost=0.03, vanished=0.02, late=0.04, doubled=0.02)
+FAULTS = Faults(
+    delayed=0.05, lost=0.03, vanished=0.02, late=0.04, doubled=0.02, expired=0.03, overtaken=0.02
+)
 MS = 1_000_000
 
 
@@ -80,10 +82,11 @@ def by_hand(trace: pa.Table, run_id: str, member: int | None) -> dict[str, int]:
                 counts["held"] += row["clock_ns"] - row["arrived_ns"] >= 1_000
                 seen.add(copy)
             case "discard":
-                counts["late"] += row["reason"] == "late"
+                counts[row["reason"]] += 1
             case "lost":
                 counts["lost_reported"] += row["number"]
-    counts["lost"] = counts["written"] - counts["delivered"] - counts["late"]
+    settled = ("delivered", "late", "expired", "overtaken")
+    counts["lost"] = counts["written"] - sum(counts[name] for name in settled)
     return counts
 
 
@@ -106,6 +109,7 @@ def test_counts_of_runs_and_members(measured: dict[str, RunMetrics], trace: pa.T
         for member, counts in cases[:4]:
             expected = by_hand(trace, run_id, member)
             assert {name: getattr(counts, name) for name in expected} == expected
+            assert counts.late * counts.expired * counts.overtaken > 0
         assert run.total.delivered_again > 0
         assert run.total.lost_reported > 0
         assert run.total.written == run.total.copies
@@ -134,7 +138,7 @@ def test_percentiles_are_exact(measured: dict[str, RunMetrics], trace: pa.Table)
 def test_windows_add_up_to_the_run(measured: dict[str, RunMetrics]) -> None:
     for run in measured.values():
         assert len(run.windows) > 5
-        for name in ("messages", "copies", "delivered"):
+        for name in ("messages", "copies", "delivered", "late", "expired", "overtaken"):
             whole = getattr(run.total, name) + (name == "delivered") * run.total.delivered_again
             assert sum(getattr(window, name) for window in run.windows) == whole
         assert sum(w.control_bytes for w in run.windows) == run.total.control_bytes_sent
@@ -241,7 +245,7 @@ def test_a_stream_keeps_each_closed_window_once(
     closed = [row for row in expected if row.window_start_ns < last - 100 * MS]
     assert len(closed) > 10
     for row in closed:
-        for metric in ("messages", "copies", "control_bytes", "delivered"):
+        for metric in ("messages", "copies", "delivered", "late", "expired", "overtaken"):
             assert kept[row.window_start_ns, metric]["value"] == row[metric]
         if row.delays:
             found = kept[row.window_start_ns, "delay_p50"]

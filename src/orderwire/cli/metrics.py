@@ -118,6 +118,11 @@ def _print(run: "RunMetrics") -> None:
     table.add_section()
     table.add_row("all", *_cells(total))
     console.print(table)
+    if total.expired or total.overtaken:
+        console.print(
+            f"discarded: {total.expired:,} past a lifetime of their own, {total.overtaken:,} "
+            "overtaken by what could not wait for them"
+        )
     if total.duplicates or total.future or total.full or total.delivered_again:
         console.print(
             f"discarded: {total.duplicates:,} duplicate, {total.future:,} from the future, "

@@ -4,6 +4,7 @@ Percentiles of runs and members are exact; those of windows are read off mergeab
 [specs/pipeline.md:6]
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -33,8 +34,10 @@ QUANTILES = (0.5, 0.9, 0.99)
 _US_PER_MS = 1_000
 _NS_PER_MS = 1_000_000
 
+DROPS = ("late", "expired", "overtaken")
+"""Reasons for which a copy that came is never delivered, however often it comes."""
 _SUMS = (
-    "messages", "copies", "deliveries", "late", "lost_reported", "duplicates", "future", "full",
+    "messages", "copies", "deliveries", "lost_reported", "duplicates", "future", "full",
     "control_bytes_sent", "payload_bytes_sent", "payload_bytes", "control_bytes_received",
     "payload_bytes_received", "held",
 )  # fmt: skip
@@ -101,7 +104,6 @@ def totals(steps: DataFrame) -> DataFrame:
         "messages": F.count_if(sent),
         "copies": add(sent, copies),
         "deliveries": F.count_if(delivered),
-        "late": F.count_if(dropped & (reason == "late")),
         "duplicates": F.count_if(dropped & (reason == "duplicate")),
         "future": F.count_if(dropped & (reason == "future")),
         "full": F.count_if(dropped & (reason == "full")),
@@ -129,14 +131,18 @@ def totals(steps: DataFrame) -> DataFrame:
     return steps.groupingSets(sets, "run_id", "process").agg(*columns)
 
 
-def delivered_copies(steps: DataFrame) -> DataFrame:
-    """How many different copies each member of each run delivered."""
+def settled_copies(steps: DataFrame) -> DataFrame:
+    """How many different copies each member delivered, and only dropped, by the first reason."""
+    delivery = F.col("kind") == "deliver"
     return (
-        steps.where("kind = 'deliver'")
-        .select("run_id", "process", "source", "number", "stamp_ns")
-        .distinct()
+        steps.where(delivery | ((F.col("kind") == "discard") & F.col("reason").isin(*DROPS)))
+        .groupBy("run_id", "process", "source", "number", "stamp_ns")
+        .agg(F.bool_or(delivery).alias("given"), F.min_by("reason", "time_ns").alias("drop"))
         .groupBy("run_id", "process")
-        .agg(F.count("*").alias("delivered"))
+        .agg(
+            F.count_if("given").alias("delivered"),
+            *(F.count_if(~F.col("given") & (F.col("drop") == drop)).alias(drop) for drop in DROPS),
+        )
     )
 
 
@@ -193,6 +199,10 @@ def window_columns() -> list[Column]:
         add(F.col("payload_bytes").cast("bigint") * copies).alias("payload_bytes"),
         F.count("delay_us").alias("delays"),
         F.count_if(F.col("kind") == "deliver").alias("delivered"),
+        *(
+            F.count_if((F.col("kind") == "discard") & (F.col("reason") == drop)).alias(drop)
+            for drop in DROPS
+        ),
         F.kll_sketch_agg_bigint("delay_us").alias("sketch"),
     ]
 
@@ -254,15 +264,16 @@ def _measure(
     written: dict[str, dict[int, int]] = {}
     for row in written_copies(events).collect():
         written.setdefault(row.run_id, {})[row.process] = row.written
-    delivered: dict[str, dict[int, int]] = {}
-    for row in delivered_copies(steps).collect():
-        delivered.setdefault(row.run_id, {})[row.process] = row.delivered
+    settled: dict[str, dict[int, Counter[str]]] = {run_id: {} for run_id in of_run}
+    for row in settled_copies(steps).collect():
+        counts = Counter({name: row[name] for name in ("delivered", *DROPS)})
+        settled[row.run_id][row.process] = counts
     members: dict[str, dict[int, Counts]] = {run_id: {} for run_id in of_run}
     for row in rows:
         if row.process is not None:
             meant = written.get(row.run_id, {}).pop(row.process, 0)
-            got = delivered.get(row.run_id, {}).get(row.process, 0)
-            members[row.run_id][row.process] = _counts(row, meant, got)
+            became = settled[row.run_id].get(row.process, Counter())
+            members[row.run_id][row.process] = _counts(row, meant, became)
     settings = {
         row.run_id: _settings([row.detail])
         for row in events.where("kind = 'start'").select("run_id", "detail").distinct().collect()
@@ -284,7 +295,7 @@ def _measure(
                 row,
                 sum(counts.written for counts in members[run_id].values())
                 + sum(written.get(run_id, {}).values()),  # members that left no trace
-                sum(delivered.get(run_id, {}).values()),
+                sum(settled[run_id].values(), Counter()),
             ),
             members=members[run_id]
             | {member: _silent(meant) for member, meant in written.get(run_id, {}).items()},
@@ -296,13 +307,13 @@ def _measure(
     ]
 
 
-def _counts(row: Row, written: int, delivered: int) -> Counts:
+def _counts(row: Row, written: int, settled: Counter[str]) -> Counts:
     return Counts(
         **{name: row[name] for name in _SUMS if name != "deliveries"},
+        **{name: settled[name] for name in ("delivered", *DROPS)},
         written=written,
-        delivered=delivered,
-        delivered_again=row.deliveries - delivered,
-        lost=written - delivered - row.late,
+        delivered_again=row.deliveries - settled["delivered"],
+        lost=written - settled.total(),
         delay_ms=_spread(row, "delay"),
         hold_ms=_spread(row, "hold"),
     )
@@ -338,6 +349,9 @@ def _window(row: Row) -> Window:
         control_bytes=row.control_bytes,
         payload_bytes=row.payload_bytes,
         delivered=row.delivered,
+        late=row.late,
+        expired=row.expired,
+        overtaken=row.overtaken,
         delay_p50_ms=None if row.delay_p50_us is None else _ms(row.delay_p50_us, _US_PER_MS),
         delay_p99_ms=None if row.delay_p99_us is None else _ms(row.delay_p99_us, _US_PER_MS),
         sketch=bytes(row.sketch) if row.delays else None,

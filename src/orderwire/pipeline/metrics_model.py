@@ -39,9 +39,13 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     delivered_again: int
     """Deliveries beyond the first of a copy: none in a correct run."""
     late: int
-    """Copies discarded because they came after their deadline."""
+    """Copies discarded, and never delivered, because they came after the run's lifetime."""
+    expired: int
+    """The same, for a lifetime of their own, which was shorter."""
+    overtaken: int
+    """The same, because a message that they should have preceded could not wait any longer."""
     lost: int
-    """Written and neither delivered nor late: never came, or dropped for another reason.
+    """Written and none of these: never came, or dropped for another reason.
 
     A delivery to somebody the message was not for hides one; the audit finds it.
     """
@@ -116,6 +120,10 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     payload_bytes: int
     """Of all copies sent, as are control_bytes."""
     delivered: int
+    late: int
+    """Discards, as are expired and overtaken: a copy that comes again counts again."""
+    expired: int
+    overtaken: int
     delay_p50_ms: float | None
     delay_p99_ms: float | None
     """Estimated by a sketch, within about 1.3 % of the rank."""
@@ -162,6 +170,9 @@ def metric_rows(runs: Sequence[RunMetrics]) -> pa.Table:
                 ("copies", "1", window.copies),
                 ("control_bytes", "B", window.control_bytes),
                 ("payload_bytes", "B", window.payload_bytes),
+                ("late", "1", window.late),
+                ("expired", "1", window.expired),
+                ("overtaken", "1", window.overtaken),
             ):
                 rows.append({**at, **_value(metric, unit, value, window.messages)})
             delay = {**at, **_value("delay_p50", "ms", window.delay_p50_ms, window.delivered)}
@@ -219,8 +230,8 @@ def _counts(counts: Counts) -> dict[str, object]:
 
 def _values(counts: Counts) -> Iterator[tuple[str, str, float | None, int]]:
     for name in (
-        "messages", "copies", "written", "delivered", "delivered_again", "late", "lost",
-        "lost_reported", "duplicates", "future", "full",
+        "messages", "copies", "written", "delivered", "delivered_again", "late", "expired",
+        "overtaken", "lost", "lost_reported", "duplicates", "future", "full",
     ):  # fmt: skip
         yield name, "1", getattr(counts, name), getattr(counts, name)
     for name in ("control_bytes_sent", "payload_bytes_sent", "payload_bytes"):
