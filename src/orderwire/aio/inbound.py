@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections import deque
 
 from orderwire.aio.frames import Range
-from orderwire.kernel import NS_PER_MS, Instant
+from orderwire.kernel import NS_PER_MS, NS_PER_S, Instant
 
 GAPS_MAX = 1_024
 """Gaps remembered; a datagram that would open another is dropped and comes again."""
@@ -20,6 +20,12 @@ GIVEN_UP_MAX = 64
 JUMP_MAX = 1 << 32
 """Copies that one datagram may skip; more is a broken peer."""
 
+ASK_GRACE_NS = 1 * NS_PER_MS
+"""How long a gap may be mere reordering, on a way that has been seen to reorder."""
+
+REORDER_MEMORY_NS = 10 * NS_PER_S
+"""A way that has not reordered for so long does not: its gaps are asked for at once."""
+
 ASK_PAUSE_MIN_NS = 1 * NS_PER_MS
 QUICK_ASKS = 16
 ASK_PAUSE_MAX_NS = 200 * NS_PER_MS
@@ -28,15 +34,23 @@ ASK_PAUSE_MAX_NS = 200 * NS_PER_MS
 class Gap:
     """Copies first … last have not come."""
 
-    __slots__ = ("ask_at", "asks", "deadline", "first", "last")
+    __slots__ = ("ask_at", "asked_at", "asks", "deadline", "first", "last")
 
-    def __init__(self, first: int, last: int, deadline: int, ask_at: int, asks: int = 0) -> None:
+    def __init__(self, first: int, last: int, deadline: int, ask_at: int) -> None:
         self.first = first
         self.last = last
         self.deadline = deadline
         """No copy of the gap can be in time after this instant; 0: never given up."""
         self.ask_at = ask_at
-        self.asks = asks
+        self.asks = 0
+        self.asked_at = 0
+        """When it was asked for first."""
+
+    def part(self, first: int, last: int) -> "Gap":
+        """Return what is left of it between these numbers."""
+        rest = Gap(first, last, self.deadline, self.ask_at)
+        rest.asks, rest.asked_at = self.asks, self.asked_at
+        return rest
 
 
 class Inbound:
@@ -45,7 +59,14 @@ class Inbound:
     The link reads `expected` and `gaps` on its fast path; nobody else writes them.
     """
 
-    __slots__ = ("expected", "gaps", "given_up", "unreported_bytes", "unreported_datagrams")
+    __slots__ = (
+        "expected",
+        "gaps",
+        "given_up",
+        "reordered_at",
+        "unreported_bytes",
+        "unreported_datagrams",
+    )
 
     def __init__(self) -> None:
         self.expected = 0
@@ -54,6 +75,8 @@ class Inbound:
         """Ascending, disjoint, all below `expected`."""
         self.given_up: deque[Range] = deque(maxlen=GIVEN_UP_MAX)
         """The ranges given up last: a copy of them that comes after all is late, no duplicate."""
+        self.reordered_at: int | None = None
+        """When a copy last came that had been overtaken and not asked for."""
         self.unreported_bytes = 0
         self.unreported_datagrams = 0
 
@@ -70,6 +93,12 @@ class Inbound:
         self.expected = first
         return True
 
+    def grace_ns(self, now: Instant, rtt_ns: int) -> int:
+        """How long a gap that opens now may be mere reordering."""
+        if self.reordered_at is None or now - self.reordered_at > REORDER_MEMORY_NS:
+            return 0
+        return max(ASK_GRACE_NS, rtt_ns // 4)
+
     def splits_too_often(self, first: int, count: int) -> bool:
         """Whether these copies would cut a gap in two when as many are remembered as may be."""
         if len(self.gaps) < GAPS_MAX:
@@ -77,12 +106,17 @@ class Inbound:
         gap = self.gaps[bisect_right(self.gaps, first, key=_first_of) - 1]
         return gap.first < first and first + count - 1 < gap.last
 
-    def fill(self, first: int, count: int) -> list[int]:
-        """Take copies below `expected`; return the offsets of those that were missing."""
+    def fill(self, first: int, count: int, now: Instant, fastest_ns: int) -> list[int]:
+        """Take copies below `expected`; return the offsets of those that were missing.
+
+        What comes sooner than an answer can, or was not asked for, was merely overtaken.
+        """
         last = first + count - 1
         at = bisect_right(self.gaps, first, key=_first_of) - 1
         if at >= 0 and first <= self.gaps[at].last:
             gap = self.gaps[at]
+            if not gap.asks or now - gap.asked_at < fastest_ns * 3 // 4:
+                self.reordered_at = now
             if last <= gap.last:
                 self._cut(at, first, last)
                 return list(range(count))
@@ -103,9 +137,9 @@ class Inbound:
         gap = self.gaps[at]
         parts = []
         if gap.first < first:
-            parts.append(Gap(gap.first, first - 1, gap.deadline, gap.ask_at, gap.asks))
+            parts.append(gap.part(gap.first, first - 1))
         if last < gap.last:
-            parts.append(Gap(last + 1, gap.last, gap.deadline, gap.ask_at, gap.asks))
+            parts.append(gap.part(last + 1, gap.last))
         self.gaps[at : at + 1] = parts
 
     def gone(self, ranges: list[Range]) -> list[Range]:
@@ -154,6 +188,8 @@ class Inbound:
                 ask = False
                 gap.ask_at = gap.deadline  # too late: only the giving up is left
             if ask:
+                if not gap.asks:
+                    gap.asked_at = now
                 gap.asks += 1
                 # A lifetime's worth of quick tries, then pauses that double.
                 gap.ask_at = now + min(

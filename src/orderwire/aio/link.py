@@ -12,7 +12,7 @@ from orderwire.aio.frames import Kind, Range, Report, Way
 from orderwire.aio.lane import Lane, Receiver, Wire
 from orderwire.aio.outbound import HEARTBEAT_PAUSE_MAX_NS, Outbound, Packet
 from orderwire.aio.roundtrip import RoundTrip
-from orderwire.kernel import NS_PER_MS, NS_PER_S, Instant, ProcessId
+from orderwire.kernel import NS_PER_S, Instant, ProcessId
 
 WINDOW_BYTES_MIN = 128 << 10
 WINDOW_BYTES_START = 256 << 10
@@ -25,9 +25,6 @@ LANE_BYTES_MIN = 64 << 10
 REPORT_BYTES = 32 << 10
 REPORT_DATAGRAMS = 16
 """A report is due after so much was received without one."""
-
-ASK_GRACE_NS = 1 * NS_PER_MS
-"""How long a gap may be mere reordering before it is asked for."""
 
 FORMER_MAX = 64
 """Incarnations of a peer that are remembered after they ended."""
@@ -179,16 +176,18 @@ class Link:
         if first == inbound.expected:
             inbound.expected = first + count
         elif first > inbound.expected:
-            grace = max(ASK_GRACE_NS, self.trip.rtt_ns // 4)
+            grace = inbound.grace_ns(arrived, self.trip.rtt_ns)
             if not inbound.skip_to(first, deadline, arrived, grace):
                 counters.refused += count
                 return
             inbound.expected = first + count
+            if not grace:
+                lane.report_now = True
         elif inbound.splits_too_often(first, count):
             counters.refused += count
             return
         else:
-            offsets = inbound.fill(first, count)
+            offsets = inbound.fill(first, count, arrived, self.trip.fastest_ns)
             if len(offsets) < count:
                 given_up = sum(
                     inbound.was_given_up(first + index)

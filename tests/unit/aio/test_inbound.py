@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orderwire.aio.frames import Range
-from orderwire.aio.inbound import GAPS_MAX, JUMP_MAX, QUICK_ASKS, Inbound
+from orderwire.aio.inbound import (
+    ASK_GRACE_NS,
+    GAPS_MAX,
+    JUMP_MAX,
+    QUICK_ASKS,
+    REORDER_MEMORY_NS,
+    Inbound,
+)
 from orderwire.kernel import Instant, ms, us
 
 NOW = Instant(ms(1_000))
@@ -21,7 +28,7 @@ def received(inbound: Inbound, first: int, count: int, deadline: int = 0) -> lis
     if first >= inbound.expected:
         inbound.expected = first + count
         return list(range(first, first + count))
-    return [first + offset for offset in inbound.fill(first, count)]
+    return [first + offset for offset in inbound.fill(first, count, NOW, FAST)]
 
 
 @given(chance=st.randoms(use_true_random=False))
@@ -48,6 +55,27 @@ def test_a_gap_is_asked_for_after_a_grace_and_then_with_pauses() -> None:
     assert inbound.missing(now, RTT, FAST) == ([Range(0, 4, 1)], 5)
     assert inbound.next_due(FAST) == now + RTT * 3 // 2
     assert inbound.missing(Instant(now + 1), RTT, FAST) == ([Range(0, 4, 0)], 0)
+
+
+def test_only_a_way_that_reorders_gets_a_grace() -> None:
+    inbound = Inbound()
+    assert inbound.grace_ns(NOW, RTT) == 0
+    received(inbound, 3, 1)
+    received(inbound, 0, 1)  # it comes before anybody has asked for it
+    assert inbound.grace_ns(NOW, RTT) == ASK_GRACE_NS
+    assert inbound.grace_ns(NOW, 8 * ASK_GRACE_NS) == 2 * ASK_GRACE_NS
+    assert inbound.grace_ns(Instant(NOW + REORDER_MEMORY_NS), RTT) == ASK_GRACE_NS
+    assert inbound.grace_ns(Instant(NOW + REORDER_MEMORY_NS + 1), RTT) == 0
+
+
+def test_an_answer_is_no_reordering_but_what_comes_sooner_than_one_is() -> None:
+    for after_ns, is_overtaken in ((FAST * 3 // 4, False), (FAST * 3 // 4 - 1, True)):
+        inbound = Inbound()
+        received(inbound, 3, 1)
+        asked = Instant(NOW + us(100))
+        assert inbound.missing(asked, RTT, FAST)[1] == 3
+        inbound.fill(0, 1, Instant(asked + after_ns), FAST)
+        assert (inbound.reordered_at is not None) is is_overtaken
 
 
 def test_pauses_grow_and_are_bounded() -> None:

@@ -59,6 +59,31 @@ def test_without_loss_nothing_is_asked_for_or_sent_again() -> None:
     assert sender.lane.counters.heartbeats <= 1
 
 
+def test_a_lost_copy_comes_a_round_trip_after_the_next_one() -> None:
+    """Asked for the moment the next one shows that it is missing, and sent again at once."""
+    network, sender, receiver = pair(lambda *_: (DELAY,))
+    network.fate = lambda _, at, __: () if at == 0 else (DELAY,)
+    start = network.now
+    sender.send(b"0")
+    network.run(start + us(300))
+    sender.send(b"1")
+    network.run(start + ms(5))
+    assert receiver.got == [b"1", b"0"]
+    assert [at - start for at in receiver.arrivals] == [us(300) + DELAY, us(300) + 3 * DELAY]
+    assert sender.lane.counters.retransmitted == receiver.lane.counters.nacked == 1
+
+
+def test_a_way_that_reorders_is_not_asked_in_vain_again_and_again() -> None:
+    """Every tenth datagram is overtaken by the next one: one of two copies is asked for, once."""
+    network, sender, receiver = pair(lambda _, at, __: (DELAY + us(700) * (at % 10 == 5),))
+    receiver.link.ping(Instant(network.now))
+    network.run(network.now + ms(5))
+    sent = talk(network, sender, 400)
+    network.run(network.now + ms(500))
+    assert sorted(receiver.got, key=int) == sent != receiver.got
+    assert sender.lane.counters.retransmitted <= 2
+
+
 @pytest.mark.parametrize("lifetime_ns", [None, ms(250)])
 def test_whichever_datagram_is_lost_all_arrive(lifetime_ns: int | None) -> None:
     """Lose the n-th datagram, reports and heartbeats included, for every n of the run."""
