@@ -2,12 +2,17 @@
 
 A process reads the wall clock once, when it starts; from then on only the monotonic clock moves
 its time.  A wall clock that is stepped during the run changes nothing.
+
+Two processes that started before and after such a step would differ by it for ever.  On one machine
+they need not: they share the monotonic clock, and `shared_origin_ns` gives them the same origin.
 """
 
 import ctypes
 import logging
+import os
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
@@ -32,10 +37,11 @@ class GroupClock:
         *,
         wall_ns: Callable[[], int] = time.time_ns,
         monotonic_ns: Callable[[], int] = time.monotonic_ns,
+        origin_ns: int | None = None,
     ) -> None:
         self.monotonic_ns = monotonic_ns
         """What advances it, for intervals."""
-        self._origin_ns = _origin(wall_ns, monotonic_ns)
+        self._origin_ns = _origin(wall_ns, monotonic_ns) if origin_ns is None else origin_ns
 
     def now(self) -> Instant:
         """Return the time of the group."""
@@ -54,6 +60,38 @@ def _origin(wall_ns: Callable[[], int], monotonic_ns: Callable[[], int]) -> int:
             best = reading
     assert best is not None
     return best[1]
+
+
+def shared_origin_ns(folder: Path | None = None) -> int | None:
+    """Return wall minus monotonic time as the first process of this user read it since the boot.
+
+    It is kept in a file, in the user's runtime folder or in shared memory.  Returns None where
+    that cannot be: then each process reads the clocks itself.
+    """
+    try:
+        folder = folder or Path(os.environ.get("XDG_RUNTIME_DIR") or "/dev/shm")
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        # In a namespace of its own the monotonic clock counts from another instant.
+        namespace = os.stat("/proc/self/ns/time").st_ino
+        path = folder / f"orderwire-clock-{os.getuid()}-{boot}-{namespace}"
+        if not path.exists():
+            mine = path.with_name(f"{path.name}.{os.getpid()}")
+            created = os.open(mine, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                with os.fdopen(created, "w", encoding="ascii") as file:
+                    file.write(str(_origin(time.time_ns, time.monotonic_ns)))
+                os.link(mine, path)
+            except FileExistsError:
+                pass  # another process was quicker
+            finally:
+                mine.unlink()
+        with path.open(encoding="ascii") as file:
+            if os.fstat(file.fileno()).st_uid != os.getuid():
+                raise OSError(f"{path} is another user's")
+            return int(file.read(32))
+    except (OSError, ValueError) as error:
+        _LOG.info("members on this machine read the wall clock each for itself: %s", error)
+        return None
 
 
 class ClockError(msgspec.Struct, frozen=True):

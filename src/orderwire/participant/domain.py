@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import zlib
 from typing import assert_never
 
@@ -11,6 +12,7 @@ from orderwire.aio.channel import Channel
 from orderwire.aio.endpoint import Endpoint
 from orderwire.aio.host import Host
 from orderwire.kernel import (
+    NS_PER_S,
     Instant,
     LocalProtocolError,
     ProcessId,
@@ -37,6 +39,8 @@ from orderwire.participant.samples import Counters, Written
 from orderwire.trace.events import RunSettings
 from orderwire.trace.sinks import Sink
 from orderwire.trace.writer import Tracer
+
+_LOG = logging.getLogger(__name__)
 
 CHANNELS = 65_521
 """Channel numbers are drawn from a domain's key: largest prime that fits sixteen bits."""
@@ -87,6 +91,8 @@ class Domain:
             else inputs.open(order.label, order.algorithm, me, settings),
         )
         self._traced_at: int = self._host.now
+        self._warned: set[ProcessId] = set()
+        """Members whose clocks are far ahead of ours."""
 
     def trace(self, run: str, sink: Sink, *, one_clock: bool, timer_slack_ns: int) -> None:
         """Record what happens from now on, as the run `run/domain`."""
@@ -233,8 +239,11 @@ class Domain:
                 counters.late += 1
             case DiscardReason.DUPLICATE:
                 counters.duplicate += 1
-            case DiscardReason.FUTURE | DiscardReason.FULL | DiscardReason.OVERTAKEN:
+            case DiscardReason.FULL | DiscardReason.OVERTAKEN:
                 counters.refused += 1
+            case DiscardReason.FUTURE:
+                counters.refused += 1
+                self._warn_of_clock(discarded.source, discarded.stamp - now)
             case _:
                 assert_never(discarded.reason)
         if self._tracer is not None:
@@ -247,6 +256,18 @@ class Domain:
                 discarded.reason.value,
                 discarded.control_bytes,
                 discarded.payload_bytes,
+            )
+
+    def _warn_of_clock(self, source: ProcessId, ahead_ns: int) -> None:
+        """Say once of each member that its clock and ours cannot both be right."""
+        if source not in self._warned:
+            self._warned.add(source)
+            _LOG.error(
+                "the clock of %s is %.3f s ahead of ours: its messages are refused, and ours come"
+                " too late for it. Was a clock set between the starts of the two? Set both right,"
+                " then start the later one again",
+                self.members[source],
+                ahead_ns / NS_PER_S,
             )
 
     def _lost(self, source: ProcessId, first: int, last: int) -> OrderingCommand:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from orderwire.aio.addresses import is_loopback
-from orderwire.aio.clock import GroupClock, warn_about_clock
+from orderwire.aio.clock import GroupClock, shared_origin_ns, warn_about_clock
 from orderwire.aio.endpoint import Endpoint, EndpointSettings
 from orderwire.aio.impairment import Fates, Impairment
 from orderwire.kernel import NS_PER_S, LocalProtocolError, ProcessId, RemoteProtocolError
@@ -116,10 +116,11 @@ class Participant:
             )
         # Peers are added once callbacks are set, so that no message of theirs is missed.
         addresses = self._members.addresses
+        origin_ns = shared_origin_ns() if self._members.on_one_machine else None
         endpoint = await Endpoint.open(
             self.id,
             {self.id: addresses[self.id]},
-            clock=self._clock,
+            clock=self._clock or GroupClock(origin_ns=origin_ns),
             settings=self._settings,
             impairment=self._impairment,
         )

@@ -1,12 +1,20 @@
 """The group's clock: a stepped wall clock changes nothing; the kernel is asked for its error."""
 
 import logging
+import time
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 
-from orderwire.aio.clock import ClockError, GroupClock, kernel_clock_error, warn_about_clock
+from orderwire.aio.clock import (
+    ClockError,
+    GroupClock,
+    kernel_clock_error,
+    shared_origin_ns,
+    warn_about_clock,
+)
 
 
 class Clocks:
@@ -43,11 +51,11 @@ def test_a_stepped_wall_clock_changes_nothing(step_ns: int) -> None:
 def test_an_interrupted_reading_of_the_origin_is_not_the_one_used() -> None:
     """Of several pairs of readings the one with the least time in between counts."""
     pauses: Iterator[int] = iter([5_000_000, 5_000_000, 10, 10, *[7_000] * 100])
-    time = count()
+    readings = count()
     state = {"now": 0}
 
     def monotonic() -> int:
-        next(time)
+        next(readings)
         return state["now"]
 
     def wall() -> int:
@@ -66,6 +74,28 @@ def test_two_clocks_of_one_machine_agree() -> None:
     between = second.now()
     after = first.now()
     assert before - 1_000_000 <= between <= after + 1_000_000
+
+
+def test_the_first_process_of_a_machine_reads_the_wall_clock_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = shared_origin_ns(tmp_path)
+    assert first is not None
+    before = GroupClock()
+    now = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() - 3_600_000_000_000)
+    assert shared_origin_ns(tmp_path) == first
+    assert abs(GroupClock(origin_ns=first).now() - before.now()) < 100_000_000
+    [file] = tmp_path.iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_without_a_place_to_keep_it_each_process_reads_for_itself(tmp_path: Path) -> None:
+    assert shared_origin_ns(tmp_path / "nowhere") is None
+    shared_origin_ns(tmp_path)
+    [file] = tmp_path.iterdir()
+    file.write_text("noise", encoding="ascii")
+    assert shared_origin_ns(tmp_path) is None
 
 
 def test_the_kernel_knows_its_error() -> None:
