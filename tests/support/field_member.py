@@ -8,7 +8,8 @@ of standard output:
      "queue": n, "overflow": "drop-oldest"}                      begin to read
     {"do": "write", "order": …, "topic": …, "count": n, "gap_ms": x, "bytes": n, "readers": n,
      "step": hours}                  step: set the wall clock by so much half-way
-    {"do": "sleep", "ms": x}        what each sample costs a reader from now on, blocking if it can
+    {"do": "sleep", "topic": …, "ms": x}    what a sample costs its reader from now on; blocks if
+                                            that reader can
     {"do": "tell"}                  what was counted and handed over so far
     {"do": "drain"}                 tell when all was handed over and confirmed
 """
@@ -53,7 +54,7 @@ class Member:
     def __init__(self, participant: Participant, drops: list[Dropped]) -> None:
         self.participant = participant
         self.drops = drops
-        self.sleep_s = 0.0
+        self.sleep_s: dict[str, float] = {}
         self.readers: dict[str, Reader] = {}
         self.writers: dict[str, Writer] = {}
         self.heard: dict[str, list[tuple[str, int, int, int]]] = {}
@@ -78,11 +79,11 @@ class Member:
 
         def blocking(sample: Sample) -> None:
             self.note(sample)
-            time.sleep(self.sleep_s)
+            time.sleep(self.sleep_s.get(sample.topic, 0))
 
         async def awaiting(sample: Sample) -> None:
             self.note(sample)
-            await asyncio.sleep(self.sleep_s)
+            await asyncio.sleep(self.sleep_s.get(sample.topic, 0))
 
         match what["by"]:
             case "callback":
@@ -135,7 +136,7 @@ class Member:
             case "write":
                 await self.write(what)
             case "sleep":
-                self.sleep_s = what["ms"] / 1e3
+                self.sleep_s[what["topic"]] = what["ms"] / 1e3
             case "drain":
                 await self.participant.drain(timeout_s=60)
             case "tell":
