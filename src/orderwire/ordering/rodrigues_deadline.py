@@ -233,10 +233,11 @@ class RodriguesDeadline(CausalNode[RodriguesDeadlinePdu]):
         """Return when the time alone releases a message: at its own deadline at the latest."""
         pdu = held.pdu
         shortfalls = pdu.shortfalls
-        latest = -1
-        for sending in self._open(pdu):
-            latest = max(latest, sending[0] - shortfalls.get(sending, 0))
-        if latest < 0:
+        # Before 0, where clocks begin, when a lifetime is short and the clock is, too.
+        latest = max(
+            (sending[0] - shortfalls.get(sending, 0) for sending in self._open(pdu)), default=None
+        )
+        if latest is None:
             return 0
         expiry = (latest + self._lifetime) * self._tick_ns + 1
         return min(expiry, (pdu.stamp + pdu.lifetime) * self._tick_ns)
