@@ -4,6 +4,7 @@ Members are processes of their own where one must not slow the others down.
 """
 
 import asyncio
+import sys
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -172,6 +173,8 @@ def test_372_who_keeps_up_is_not_called_slow(in_thread: bool, overflow: Overflow
 
     async def test() -> None:
         async with Participant("me", members={"me": "127.0.0.1:0"}) as me:
+            failed: list[dict[str, Any]] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, what: failed.append(what))
             topic = Topic("t", order=Fifo())
             heard: list[int] = []
             reader = me.reader(
@@ -197,8 +200,14 @@ def test_372_who_keeps_up_is_not_called_slow(in_thread: bool, overflow: Overflow
                 await reader.drain()
             assert reader.counters.dropped == dropped
             assert reader.pending == 0
+            assert failed == []
 
-    run(test)
+    switching_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # between any two steps
+    try:
+        run(test)
+    finally:
+        sys.setswitchinterval(switching_s)
 
 
 class Loses:
