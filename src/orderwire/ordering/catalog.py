@@ -65,6 +65,8 @@ class Algorithm:
     One of a family that is bounded, e.g. "maxcb-paper", stands for all of them: "maxcb-paper:3" is
     met with `max_cb=3`.
     """
+    own_lifetimes: bool = False
+    """Whether a message may have a lifetime of its own, shorter than the domain's."""
     twin: bool = False
     """A slow, literal form that tests compare with the one that is used."""
 
@@ -154,6 +156,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
             create=RodriguesDeadline,
             codec=RodriguesDeadlineCodec,
             printed_bytes=rodrigues_printed_bytes,
+            own_lifetimes=True,
         ),
         Algorithm(
             name="raynal-schiper-toueg",

@@ -78,6 +78,8 @@ class Delivered(msgspec.Struct, frozen=True, gc=False):
     destinations: Destinations
     control_bytes: int
     """Encoded control information of this copy, in bytes: everything but the payload."""
+    lifetime_ns: int | None = None
+    """The message's own lifetime, where that is not the domain's."""
 
 
 class Discarded(msgspec.Struct, frozen=True, gc=False):

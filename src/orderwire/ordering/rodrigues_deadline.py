@@ -24,9 +24,12 @@ this process with it, for they are in its past, too: so the watermark DLV holds 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
 
+from msgspec.structs import replace
+
 from orderwire.kernel import (
     Destinations,
     Effects,
+    Indicate,
     Instant,
     LocalProtocolError,
     ProcessId,
@@ -37,7 +40,7 @@ from orderwire.kernel import (
     read_varint,
 )
 from orderwire.ordering.causal_node import READY, CausalNode, Held, Wait
-from orderwire.ordering.pdu import DiscardReason, Multicast, OrderingCommand
+from orderwire.ordering.pdu import Delivered, DiscardReason, Multicast, OrderingCommand
 from orderwire.ordering.predecessor_sets import (
     INTEGER_BYTES,
     PredecessorSets,
@@ -115,7 +118,17 @@ class RodriguesDeadline(CausalNode[RodriguesDeadlinePdu]):
                     f"{named} messages may be undelivered at one process, a tag names at most "
                     f"{SET_MESSAGES_MAX}: lifetimes are too long for this rate"
                 )
-        return super().submit(command, now)
+        effects = super().submit(command, now)
+        if effects and self._own_lifetime != self._lifetime:
+            self._tell_lifetime(effects, len(effects) - 1, self._own_lifetime)
+        return effects
+
+    def _tell_lifetime(self, effects: Effects, at: int, lifetime: int) -> None:
+        """Add a message's own lifetime, in ticks, to its delivery, if that is the effect here."""
+        effect = effects[at]
+        if isinstance(effect, Indicate) and isinstance(effect.indication, Delivered):
+            told = replace(effect.indication, lifetime_ns=lifetime * self._tick_ns)
+            effects[at] = Indicate(told)
 
     def _accept_lifetime(self, lifetime_ns: int) -> None:
         ticks, rest = divmod(lifetime_ns, self._tick_ns)
@@ -281,7 +294,10 @@ class RodriguesDeadline(CausalNode[RodriguesDeadlinePdu]):
         self, source: ProcessId, pdu: RodriguesDeadlinePdu, arrived: Instant, effects: Effects
     ) -> None:
         named = self._named(pdu)
+        at = len(effects)
         super()._deliver(source, pdu, arrived, effects)
+        if pdu.lifetime != self._lifetime:
+            self._tell_lifetime(effects, at, pdu.lifetime)
         self._remember(source, pdu)
         delivered = self._delivered
         for stamp, sender in named:

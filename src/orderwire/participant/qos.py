@@ -117,7 +117,7 @@ class _Aging(Order, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def lifetime_ns(self) -> int | None:
         """Δ in nanoseconds, or None when messages live for ever."""
-        return None if self.lifetime_ms is None else _whole_ticks("lifetime_ms", self.lifetime_ms)
+        return None if self.lifetime_ms is None else whole_ticks("lifetime_ms", self.lifetime_ms)
 
     def __post_init__(self) -> None:
         Order.__post_init__(self)
@@ -166,7 +166,7 @@ class DeltaCausal(Order, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def lifetime_ns(self) -> int:
         """Δ in nanoseconds."""
-        return _whole_ticks("lifetime_ms", self.lifetime_ms)
+        return whole_ticks("lifetime_ms", self.lifetime_ms)
 
     @property
     def epsilon_ns(self) -> int:
@@ -229,7 +229,7 @@ class Published(Order, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def lifetime_ns(self) -> int | None:
         """Δ in nanoseconds, or None when messages live for ever."""
-        return None if self.lifetime_ms is None else _whole_ticks("lifetime_ms", self.lifetime_ms)
+        return None if self.lifetime_ms is None else whole_ticks("lifetime_ms", self.lifetime_ms)
 
     @property
     def delivery_ns(self) -> int | None:
@@ -282,7 +282,7 @@ def _refuse_clock_error(clock_error_ms: float, lifetime_ms: float | None) -> Non
             " difference of two members' clocks"
         )
     epsilon_ns = _exact_ns("clock_error_ms", clock_error_ms)
-    if lifetime_ms is not None and epsilon_ns >= _whole_ticks("lifetime_ms", lifetime_ms):
+    if lifetime_ms is not None and epsilon_ns >= whole_ticks("lifetime_ms", lifetime_ms):
         raise LocalProtocolError(
             f"clock_error_ms={clock_error_ms!r} must be below lifetime_ms={lifetime_ms!r}: clocks"
             " that differ by more cannot judge that lifetime"
@@ -300,7 +300,7 @@ def _refuse_settings(order: Order) -> None:
         raise LocalProtocolError(f"{order.algorithm}: {error}") from None
 
 
-def _whole_ticks(name: str, value_ms: float) -> int:
+def whole_ticks(name: str, value_ms: float) -> int:
     """Convert milliseconds to nanoseconds; refuse what is no positive number of microseconds."""
     _refuse_no_number(name, value_ms)
     if not 0 < value_ms <= LIFETIME_MS_MAX:
