@@ -283,4 +283,8 @@ class EventColumns:
     def _lifetime_column(self, count: int) -> pa.Array:
         if not self._lifetimes:
             return self._no_lifetimes.slice(0, count)
-        return pa.array([self._lifetimes.get(row) for row in range(count)], pa.int64())
+        rows = list(self._lifetimes)
+        values, known = np.zeros(count, np.int64), np.zeros(count, np.bool_)
+        values[rows], known[rows] = list(self._lifetimes.values()), True
+        valid = pa.py_buffer(np.packbits(known, bitorder="little"))
+        return pa.Array.from_buffers(pa.int64(), count, [valid, pa.py_buffer(values)])

@@ -1,5 +1,7 @@
 """The trace's schema, writers and readers: what was recorded comes back, and nothing else does."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -323,3 +325,18 @@ def test_an_event_that_does_not_fit_leaves_nothing_to_the_next() -> None:
         "",
         None,
     )
+
+
+def test_tracing_does_not_import_pandas() -> None:
+    """It would hold a member up for a second or more, in the middle of a run."""
+    program = """if True:
+        import sys
+        from orderwire.trace import MemorySink, RunSettings, Tracer
+        tracer = Tracer("run", 0, MemorySink(), RunSettings(algorithm="x", members=2), 0)
+        tracer.send(1, 0, 1, 2, 1, 1, 500)
+        tracer.discard(1, 1, 0, 1, 1, "expired", 1, 1)
+        tracer.close(2)
+        print("pandas" in sys.modules)
+    """
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert told.stdout == "False\n", told.stderr
