@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from orderwire import DeltaCausal, Fifo, Order, Participant, Sample, Topic, Unordered, Writer
+from orderwire import DeltaCausal, Fifo, Order, Participant, Topic, Unordered, Writer
 
 PORT = 7_650
 SUBSCRIBERS = int(os.environ.get("ORDERWIRE_SUBSCRIBERS", "8"))
@@ -23,6 +23,7 @@ WRITE_BYTES = 32 << 10
 CONNECT_S = 10.0
 ENDS = 3
 END_PAUSE_S = 0.05
+STOP_PAUSE_S = 0.02
 
 
 class Unorderedly:
@@ -83,17 +84,13 @@ class Unorderedly:
 
     @classmethod
     async def _sub(cls, k: int, sink: Any) -> None:
-        ended = asyncio.get_running_loop().create_future()
-
-        def take(sample: Sample) -> None:
-            sink(sample.data)
-            if sink.stop and not ended.done():
-                ended.set_result(None)
-
         async with cls.participant(k + 1) as participant:
-            participant.reader(Topic("t", order=cls.order), callback=take)
+            participant.reader(
+                Topic("t", order=cls.order), callback=lambda sample: sink(sample.data)
+            )
             sink.ready()
-            await ended
+            while not sink.stop:
+                await asyncio.sleep(STOP_PAUSE_S)
 
 
 class UnorderedSingly(Unorderedly):

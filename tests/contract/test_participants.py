@@ -23,6 +23,7 @@ from orderwire import (
     Trace,
     Unordered,
 )
+from orderwire.aio.binding import EndpointSettings
 from orderwire.ordering.pdu import Delivered
 from orderwire.participant import DATA_BYTES_MAX
 from orderwire.sim.replay import replay_inputs
@@ -461,3 +462,31 @@ def test_a_trace_that_is_lost_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(OSError, match="no space left"):
         run(test)
+
+
+@pytest.mark.parametrize("order", [ORDERED, Fifo(domain="fifo"), CONTROL], ids=str)
+def test_data_written_at_once_cross_a_bad_network_in_small_datagrams(order: Order) -> None:
+    async def test() -> None:
+        settings = EndpointSettings(datagram_bytes_max=1_472)
+        async with group("a", "b", "c", impairment=BAD_NETWORK, settings=settings) as people:
+            writer = people[0].writer(Topic("numbers", order=order))
+            seen: dict[str, list[Sample]] = {person.name: [] for person in people[1:]}
+            for person in people[1:]:
+                person.reader("*", order=order, callback=seen[person.name].append)
+            await writer.wait_matched(2, timeout_s=10)
+            data = [f"{number:04}".encode() * (1 + number % 20) for number in range(2_000)]
+            written = [
+                each for at in range(0, 2_000, 200) for each in writer.write_many(data[at:][:200])
+            ]
+            assert 10 < len(written) < 200
+            assert len({each.number for each in written}) == len(written)
+            await people[0].flush(timeout_s=20)
+            for person in people[1:]:
+                await person.drain(timeout_s=20)
+                samples = seen[person.name]
+                if order is CONTROL:
+                    samples = sorted(samples, key=lambda sample: (sample.number, sample.place))
+                assert [sample.data for sample in samples] == data
+                assert person.counters.delivered == len(written)
+
+    run(test)

@@ -77,6 +77,11 @@ class Channel:
         self._on_pdu = self._on_lost = self._on_settled = self._on_restarted = None
 
     @property
+    def fit(self) -> int:
+        """Bytes of one PDU that go into a datagram to any peer; 0 without peers."""
+        return max(0, self._group_fit - LENGTH_BYTES)
+
+    @property
     def attached(self) -> bool:
         """Whether there is a receiver."""
         return self._on_pdu is not None

@@ -28,8 +28,12 @@ SOCKET_BUFFER_BYTES = 4 << 20
 """Asked for; the kernel may give less."""
 
 DRAIN_MAX = 64
-DRAIN_NS_MAX = 5 * NS_PER_MS
-"""Receive calls, and time, per turn of the loop: timers and writes must get theirs."""
+DRAIN_NS_MAX = 1 * NS_PER_MS
+"""Receive calls, and time, per turn of the loop: timers and writes must get theirs, and readers.
+
+Those have several times as much time in a turn: what is received faster than it is handed over
+would fill their queues.
+"""
 
 READS_MAX = 1_000
 """Turns that reading everything at once may take: a full socket buffer needs fewer."""

@@ -92,7 +92,8 @@ def data_datagram(way: Way, first: int, deadline: int, pdus: list[bytes]) -> byt
     count = len(pdus)
     if count == 1 and len(pdus[0]) > 0xFFFF:
         return data_head(way, first, deadline, 1, LONG) + pdus[0]
-    return data_head(way, first, deadline, count) + data_body(pdus)
+    head = data_head(way, first, deadline, count)
+    return b"".join((head, _lengths(count).pack(*map(len, pdus)), *pdus))
 
 
 def data_head(way: Way, first: int, deadline: int, count: int, flags: int = 0) -> bytes:

@@ -76,16 +76,16 @@ class Host(Generic[CommandT, PduT, IndicationT]):
         """PDUs dropped as a peer's fault, by source."""
         channel.attach(self._on_pdu, self._on_lost, self._rearm, self._on_restarted)
 
-    def submit(self, command: CommandT) -> None:
+    def submit(self, command: CommandT, *, begun: bool = False) -> None:
         """Give the core a command at the present instant.
 
         Raises LocalProtocolError, also when the channel keeps messages until they have come and is
-        full: await `channel.drain()` before the next one.
+        full: await `channel.drain()` before the next one.  What was `begun` goes on all the same.
         """
         channel = self._channel
         if self._closed:
             raise LocalProtocolError(f"the host of channel {channel.number} is closed")
-        if channel.full and channel.lifetime_ns is None:
+        if channel.full and channel.lifetime_ns is None and not begun:
             raise LocalProtocolError(
                 f"channel {channel.number} is full: await drain() before the next message"
             )

@@ -12,7 +12,7 @@ import msgspec
 from orderwire.kernel import RemoteProtocolError
 from orderwire.participant.topics import NAME_BYTES_MAX
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 TOPICS_MAX = 1_024
 """Topics that one participant may write to at a time."""
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import zlib
+from collections.abc import Sequence
 from typing import assert_never
 
 import msgspec
@@ -13,6 +14,7 @@ from orderwire.aio.endpoint import Endpoint
 from orderwire.aio.host import Host
 from orderwire.kernel import (
     NS_PER_S,
+    Destinations,
     Instant,
     LocalProtocolError,
     ProcessId,
@@ -31,11 +33,14 @@ from orderwire.ordering.pdu import (
     Restarted,
     Sent,
 )
+from orderwire.participant.batches import cut, pack, unpack
 from orderwire.participant.inputs import InputRecorder
+from orderwire.participant.lifetimes import handed_over_within_ns
 from orderwire.participant.matching import Matching, Outlet, Routes
 from orderwire.participant.qos import Order
 from orderwire.participant.reader import Reader
-from orderwire.participant.samples import Counters, Written
+from orderwire.participant.samples import Counters, Sample, Written
+from orderwire.participant.writer import DATA_BYTES_MAX
 from orderwire.trace.events import RunSettings
 from orderwire.trace.sinks import Sink
 from orderwire.trace.writer import Tracer
@@ -44,6 +49,12 @@ _LOG = logging.getLogger(__name__)
 
 CHANNELS = 65_521
 """Channel numbers are drawn from a domain's key: largest prime that fits sixteen bits."""
+
+CONTROL_BYTES = 512
+"""Of a datagram with several data, what is kept for control information; an eighth if it is small.
+
+A message whose control information takes more goes over the stream.
+"""
 
 
 def channel_number(key: str) -> int:
@@ -73,6 +84,7 @@ class Domain:
         self._counters = Counters()
         self._sent: Sent | None = None
         self._writing_bytes = 0
+        self._writing_lifetime_ns: int | None = None
         self._routes: Routes = matching.routes.setdefault(self.key, {})
         self._tracer: Tracer | None = None
         entry = algorithm(order.algorithm)
@@ -121,21 +133,61 @@ class Domain:
         pdus = sum(self._host.malformed.values())
         return msgspec.structs.replace(counters, malformed=counters.malformed + pdus)
 
-    def write(self, outlet: Outlet, data: bytes) -> Written | None:
-        """Multicast to the readers of this outlet.  Raises LocalProtocolError."""
+    def write(self, outlet: Outlet, data: bytes, lifetime_ns: int | None = None) -> Written | None:
+        """Multicast to the readers of this outlet.  Raises LocalProtocolError.
+
+        `lifetime_ns`: for so long the order may deliver it, where that is not as usual.
+        """
         destinations = outlet.destinations
-        counters = self._counters
         if not destinations:
-            counters.unread += 1
+            self._counters.unread += 1
             return None
+        self._require_room(outlet)
+        return self._submit(outlet.prefix + data, destinations, len(data), lifetime_ns)
+
+    def write_many(
+        self,
+        outlet: Outlet,
+        data: Sequence[bytes],
+        lengths: Sequence[int],
+        lifetime_ns: int | None = None,
+    ) -> list[Written]:
+        """Multicast data of these lengths in as few messages as hold them, as `write` does."""
+        destinations = outlet.destinations
+        if not destinations:
+            self._counters.unread += 1
+            return []
+        self._require_room(outlet)
+        fit = self.channel.fit or DATA_BYTES_MAX  # without peers no datagram limits it
+        room = fit - min(CONTROL_BYTES, fit // 8)
+        written = []
+        for run in cut(lengths, room):
+            payload = pack(outlet.batch_prefix, data[run], lengths[run])
+            data_bytes = sum(lengths[run])
+            sent = self._submit(payload, destinations, data_bytes, lifetime_ns, begun=True)
+            written.append(sent)
+        return written
+
+    def _require_room(self, outlet: Outlet) -> None:
         if self.channel.full and self.order.lifetime_ns is None:
             raise LocalProtocolError(
                 f"too much waits to be sent on {outlet.name!r}: `await writer.drain()` after"
                 " writing, so that slow members can follow"
             )
-        payload = outlet.prefix + data
+
+    def _submit(
+        self,
+        payload: bytes,
+        destinations: Destinations,
+        data_bytes: int,
+        lifetime_ns: int | None,
+        *,
+        begun: bool = False,
+    ) -> Written:
+        counters = self._counters
         self._writing_bytes = len(payload)
-        self._host.submit(Multicast(payload, destinations))
+        self._writing_lifetime_ns = lifetime_ns
+        self._host.submit(Multicast(payload, destinations, lifetime_ns), begun=begun)
         sent = self._sent
         assert sent is not None, "the core did not say what it sent"
         self._sent = None
@@ -143,7 +195,7 @@ class Domain:
         counters.written += 1
         counters.copies += copies
         counters.control_bytes += sent.control_bytes
-        counters.payload_bytes += len(data)
+        counters.payload_bytes += data_bytes
         return Written(sent.number, sent.stamp, copies)
 
     async def flush(self, timeout_s: float | None) -> None:
@@ -209,6 +261,7 @@ class Domain:
                         indication.destinations,
                         indication.control_bytes,
                         self._writing_bytes,
+                        self._writing_lifetime_ns,
                     )
             case Discarded():
                 self._discarded(indication, now)
@@ -217,20 +270,29 @@ class Domain:
 
     def _hand_on(self, delivered: Delivered, now: Instant) -> None:
         self._counters.delivered += 1
-        payload = delivered.payload
+        source, payload = delivered.source, delivered.payload
         try:
-            number, at = read_varint(payload, 0)
+            head, at = read_varint(payload, 0)
+            routes = self._routes.get(source)
+            route = None if routes is None else routes.get(head >> 1)
+            if route is None:
+                self._counters.unclaimed += 1
+                return
+            data = unpack(payload, at) if head & 1 else (payload[at:],)
         except RemoteProtocolError:
             self._counters.malformed += 1
             return
-        route = self._routes.get(delivered.source, {}).get(number)
-        if route is None:
-            self._counters.unclaimed += 1
-            return
         topic, readers = route
-        data = payload[at:]
+        name, number, stamp = self.members[source], delivered.number, delivered.stamp
+        arrived, own = delivered.arrived, delivered.lifetime_ns
+        if own is not None:
+            own = handed_over_within_ns(own)
+        samples = [
+            Sample(topic, each, name, number, stamp, arrived, now, 0, place, own)
+            for place, each in enumerate(data)
+        ]
         for reader in readers:
-            reader.put(topic, delivered, data, now)
+            reader.put(samples)
 
     def _discarded(self, discarded: Discarded, now: int) -> None:
         counters = self._counters

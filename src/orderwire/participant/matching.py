@@ -6,18 +6,16 @@ declaration of its topic.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, assert_never
 
 from orderwire.kernel import (
     Destinations,
-    Instant,
     LocalProtocolError,
     ProcessId,
     RemoteProtocolError,
-    write_varint,
 )
-from orderwire.ordering.pdu import Delivered
+from orderwire.ordering.wire import encode_varint
 from orderwire.participant.control import (
     PROTOCOL_VERSION,
     TOPICS_MAX,
@@ -29,6 +27,7 @@ from orderwire.participant.control import (
     decode,
     encode,
 )
+from orderwire.participant.samples import Sample
 
 RETIRED_MAX = 256
 """Withdrawn topics of one member whose last messages are still taken."""
@@ -50,8 +49,8 @@ class Subscriber(Protocol):
         """The writers that it matches are other ones now."""
         ...
 
-    def put(self, topic: str, delivered: Delivered, data: bytes, now: Instant) -> None:
-        """Queue a sample whose turn has come."""
+    def put(self, samples: Sequence[Sample]) -> None:
+        """Queue samples whose turn has come."""
         ...
 
 
@@ -72,9 +71,10 @@ class Outlet:
         self.destinations = Destinations(0)
         self.matched = 0
         """Readers at all members."""
-        prefix = bytearray()
-        write_varint(prefix, number)
-        self.prefix = bytes(prefix)
+        self.prefix = encode_varint(number << 1)
+        """What a message to this topic begins with."""
+        self.batch_prefix = encode_varint(number << 1 | 1)
+        """The same when it holds several data."""
         self._readers: dict[ProcessId, int] = {}
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
 

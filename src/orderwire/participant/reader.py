@@ -4,13 +4,14 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
 
-from orderwire.kernel import Instant, LocalProtocolError
-from orderwire.ordering.pdu import Delivered
+from msgspec.structs import replace
+
+from orderwire.kernel import NS_PER_S, NS_PER_US, LocalProtocolError
 from orderwire.participant.samples import ReaderCounters, Sample
 from orderwire.participant.topics import Decode, Pattern
 
@@ -27,6 +28,12 @@ TURN_S = 0.005
 
 Counting samples would not do: a flood brings more of them in one turn than any count.
 """
+FULL_TURN_S = 0.05
+"""The same while the queue is more than half full: what comes meanwhile waits in the kernel."""
+
+RUN_SAMPLES_MAX = 16
+"""Samples between two looks at the clock, while callbacks return quickly."""
+RUN_NS = 50 * NS_PER_US
 
 EXPIRY_PAUSE_S = 0.05
 """How often those who wait for an empty queue look whether something in it has expired."""
@@ -79,7 +86,7 @@ class Reader:
         self._own = own
         self._limit = queue_samples_max
         self._overflow = overflow
-        self._queue: deque[tuple[str, Delivered, bytes, Instant]] = deque()
+        self._queue: deque[Sample] = deque()
         self._gaps_told = 0
         self._drop_told_at = self._expiry_told_at = 1
         self._turn_ends = 0.0
@@ -136,7 +143,7 @@ class Reader:
         """Return the next sample; ends when the reader is closed and its queue is empty."""
         if self._loop.time() > self._turn_ends:
             await asyncio.sleep(0)
-            self._turn_ends = self._loop.time() + TURN_S
+            self._turn_ends = self._loop.time() + self._turn_s()
         while True:
             sample = self._next()
             if sample is not None:
@@ -221,10 +228,25 @@ class Reader:
                     waiter.set_result(None)
             self._matched = [entry for entry in self._matched if not entry[1].done()]
 
-    def put(self, topic: str, delivered: Delivered, data: bytes, now: Instant) -> None:
-        """Queue a sample whose turn has come."""
+    def put(self, samples: Sequence[Sample]) -> None:
+        """Queue samples whose turn has come."""
         queue = self._queue
-        self.counters.delivered += 1
+        self.counters.delivered += len(samples)
+        if len(queue) + len(samples) <= self._limit:
+            queue.extend(samples)
+        else:
+            for sample in samples:
+                self._put_tightly(sample)
+        if self._callback is not None:
+            if not self._pumping:
+                self._pumping = True
+                self._loop.call_soon(self._pump)
+        elif self._waiter is not None:
+            self._wake()
+
+    def _put_tightly(self, sample: Sample) -> None:
+        """Queue a sample, or drop one, when the queue is full or nearly so."""
+        queue = self._queue
         if len(queue) >= self._limit:
             if self._overflow is Overflow.DROP_NEWEST:
                 self._drop()
@@ -235,20 +257,14 @@ class Reader:
                 pass  # a thread has just taken the only one
             else:
                 self._drop()
-        queue.append((topic, delivered, data, now))
-        if self._callback is not None:
-            if not self._pumping:
-                self._pumping = True
-                self._loop.call_soon(self._pump)
-        elif self._waiter is not None:
-            self._wake()
+        queue.append(sample)
 
     def expire(self) -> None:
         """Count what outlived its lifetime though nobody reads; a callback does so by itself."""
         queue = self._queue
         if self._callback is None and self._lifetime_ns is not None:
             oldest = self._clock.now() - self._lifetime_ns
-            while queue and queue[0][1].stamp < oldest:
+            while queue and queue[0].stamp < oldest:
                 queue.popleft()
                 self._expire()
             if not queue:
@@ -286,34 +302,29 @@ class Reader:
         lifetime_ns = self._lifetime_ns
         while True:
             try:
-                topic, delivered, data, now = queue.popleft()
+                sample = queue.popleft()
             except IndexError:
                 self._tell_idle()
                 return None
-            if lifetime_ns is not None and self._clock.now() > delivered.stamp + lifetime_ns:
-                self._expire()
-                continue
-            content: Any = data
+            if lifetime_ns is not None:
+                lives_ns = lifetime_ns if sample.lifetime_ns is None else sample.lifetime_ns
+                if self._clock.now() > sample.stamp + lives_ns:
+                    self._expire()
+                    continue
             if self._decode is not None:
+                data = sample.data
                 try:
-                    content = self._decode(data)
+                    sample = replace(sample, data=self._decode(data))
                 except Exception:
                     counters.undecodable += 1
-                    _LOG.exception("cannot decode %d bytes of topic %r", len(data), topic)
+                    _LOG.exception("cannot decode %d bytes of topic %r", len(data), sample.topic)
                     continue
             counters.handed_over += 1
             gaps = counters.dropped + counters.expired + counters.undecodable
-            before, self._gaps_told = gaps - self._gaps_told, gaps
-            return Sample(
-                topic,
-                content,
-                self._domain.members[delivered.source],
-                delivered.number,
-                delivered.stamp,
-                delivered.arrived,
-                now,
-                before,
-            )
+            if gaps != self._gaps_told:
+                sample = replace(sample, dropped_before=gaps - self._gaps_told)
+                self._gaps_told = gaps
+            return sample
 
     async def _wait(self) -> None:
         if self._waiter is not None:
@@ -355,13 +366,43 @@ class Reader:
             running = self._loop.run_in_executor(self._thread, self._pump_blocking)
             running.add_done_callback(lambda _: self._pumped())
         else:
-            turn_ends = self._loop.time() + TURN_S
-            while (sample := self._next()) is not None:
-                self._call(sample)
-                if self._loop.time() > turn_ends:
-                    self._loop.call_soon(self._pump)
-                    return
-            self._pumped()
+            if self._call_for_a_turn():
+                self._loop.call_soon(self._pump)
+            else:
+                self._pumped()
+
+    def _call_for_a_turn(self) -> bool:
+        """Hand over to a function; return whether more waits, for the next turn of the loop."""
+        queue, counters, monotonic_ns = self._queue, self.counters, self._clock.monotonic_ns
+        callback: Any = self._callback
+        plain = self._lifetime_ns is None and self._decode is None
+        looked = monotonic_ns()
+        turn_ends = looked + round(self._turn_s() * NS_PER_S)
+        run = 1
+        while True:
+            for _ in range(run):
+                # Most samples go on as they are; `_next` would find no more to do.
+                sample: Sample | None
+                if plain and queue and counters.dropped == self._gaps_told:
+                    sample = queue.popleft()
+                    counters.handed_over += 1
+                else:
+                    sample = self._next()
+                    if sample is None:
+                        return False
+                try:
+                    callback(sample)
+                except Exception as error:
+                    self._failed(error, sample)
+            now = monotonic_ns()
+            if now > turn_ends:
+                return True
+            run = min(2 * run, RUN_SAMPLES_MAX) if now - looked < RUN_NS else 1
+            looked = now
+
+    def _turn_s(self) -> float:
+        """How long the loop may wait for its turn."""
+        return TURN_S if 2 * len(self._queue) <= self._limit else FULL_TURN_S
 
     def _pump_blocking(self) -> None:
         while (sample := self._next()) is not None:
@@ -369,7 +410,7 @@ class Reader:
 
     async def _pump_awaiting(self) -> None:
         callback: Any = self._callback
-        turn_ends = self._loop.time() + TURN_S
+        turn_ends = self._loop.time() + self._turn_s()
         while (sample := self._next()) is not None:
             try:
                 await callback(sample)
@@ -377,7 +418,7 @@ class Reader:
                 self._failed(error, sample)
             if self._loop.time() > turn_ends:
                 await asyncio.sleep(0)
-                turn_ends = self._loop.time() + TURN_S
+                turn_ends = self._loop.time() + self._turn_s()
         self._pumped()
 
     def _call(self, sample: Sample) -> None:

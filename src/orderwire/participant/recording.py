@@ -16,7 +16,9 @@ from orderwire.trace.reader import read_ipc
 from orderwire.trace.schema import TraceError
 from orderwire.trace.sinks import Closing
 
-RECORDING_VERSION = b"1"
+RECORDING_VERSION = b"2"
+_READABLE_VERSIONS = (b"1", RECORDING_VERSION)
+"""Version 1 did not tell a sample's own lifetime."""
 BATCH_SAMPLES = 1_024
 BATCH_BYTES = 4 << 20
 """A batch is written when it has so many samples or so many bytes of data."""
@@ -31,6 +33,7 @@ _FIELDS = [
     pa.field("arrived_ns", pa.int64(), nullable=False),
     pa.field("delivered_ns", pa.int64(), nullable=False),
     pa.field("data", pa.large_binary(), nullable=False),
+    pa.field("lifetime_ns", pa.int64()),
 ]
 
 
@@ -76,6 +79,7 @@ class Recorder(Closing):
                 [row.arrived for row in rows],
                 [row.delivered for row in rows],
                 [row.data for row in rows],
+                [row.lifetime_ns for row in rows],
             ]
             arrays = [
                 pa.array(column, field.type) for column, field in zip(columns, _FIELDS, strict=True)
@@ -100,6 +104,9 @@ class Recording:
             self.table = read_ipc(Path(path), _check)
         except TraceError as error:
             raise RecordingError(str(error)) from None
+        if "lifetime_ns" not in self.table.schema.names:
+            none = pa.nulls(self.table.num_rows, pa.int64())
+            self.table = self.table.append_column("lifetime_ns", none)
         self.order: Order = msgspec.json.decode(
             self.table.schema.metadata[_ORDER_KEY], type=Unordered | Fifo | DeltaCausal | Published
         )
@@ -108,8 +115,9 @@ class Recording:
 def _check(schema: pa.Schema, origin: str) -> None:
     metadata = schema.metadata or {}
     version = metadata.get(_VERSION_KEY)
-    if version != RECORDING_VERSION or _ORDER_KEY not in metadata:
+    if version not in _READABLE_VERSIONS or _ORDER_KEY not in metadata:
         raise RecordingError(
-            f"{origin} is no recording of version {RECORDING_VERSION.decode()}:"
+            f"{origin} is no recording of version"
+            f" {' or '.join(known.decode() for known in _READABLE_VERSIONS)}:"
             f" {'it has no version' if version is None else f'version {version.decode()}'}"
         )

@@ -25,6 +25,10 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     """When its turn in the order had come."""
     dropped_before: int = 0
     """How many samples this reader has dropped (queue full, expired) since the one before."""
+    place: int = 0
+    """Its place among the data that `write_many` packed into this message, from 0."""
+    lifetime_ns: int | None = None
+    """Its own lifetime, where that is not its order's."""
 
     @property
     def delay_ms(self) -> float:
@@ -78,11 +82,12 @@ class Counters(msgspec.Struct):
     delivered: int = 0
     """Copies whose turn had come here; each goes to every matching reader."""
     late: int = 0
-    """Copies that came after their lifetime, and were dropped."""
+    """Copies that came after their lifetime, their own or the order's, and were dropped."""
     duplicate: int = 0
     """Copies that had come before, and were dropped."""
     refused: int = 0
-    """Copies dropped since too many waited, or since their stamp was far in the future."""
+    """Copies dropped since too many waited, since their stamp was far in the future, or since they
+    had been overtaken by a message that could not wait for them."""
     lost: int = 0
     """Copies sent to this member that will never come, as far as it knows."""
     malformed: int = 0

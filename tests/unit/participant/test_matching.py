@@ -14,6 +14,7 @@ from orderwire.aio.addresses import is_loopback
 from orderwire.kernel import ProcessId, RemoteProtocolError
 from orderwire.participant.control import (
     NUMBER_MAX,
+    PROTOCOL_VERSION,
     TOPICS_MAX,
     Declare,
     State,
@@ -218,7 +219,7 @@ def test_after_any_changes_the_destinations_are_who_reads(steps: list[tuple[str,
 def test_members_that_count_differently_are_refused() -> None:
     ana = Network(2).members[0]
     with pytest.raises(RemoteProtocolError, match="ben counts other members than we do"):
-        ana.control(ProcessId(1), encode(State(1, "ana\nben\ncarl", ())))
+        ana.control(ProcessId(1), encode(State(PROTOCOL_VERSION, "ana\nben\ncarl", ())))
 
 
 @pytest.mark.parametrize(
@@ -227,13 +228,19 @@ def test_members_that_count_differently_are_refused() -> None:
         b"",
         b"\xc1",
         msgspec.msgpack.encode([9, 1]),
-        encode(State(2, "ana\nben", ())),
+        encode(State(PROTOCOL_VERSION + 1, "ana\nben", ())),
         encode(Declare(NUMBER_MAX + 1, "a", "fifo")),
         encode(Declare(-1, "a", "fifo")),
         encode(Declare(0, "a" * 256, "fifo")),
         encode(Declare(0, "a", "f" * 513)),
         encode(Want(0, -1)),
-        encode(State(1, "ana\nben", tuple(Declare(n, "a", "f") for n in range(TOPICS_MAX + 1)))),
+        encode(
+            State(
+                PROTOCOL_VERSION,
+                "ana\nben",
+                tuple(Declare(n, "a", "f") for n in range(TOPICS_MAX + 1)),
+            )
+        ),
     ],
 )
 def test_a_peers_mistakes_are_refused(data: bytes) -> None:

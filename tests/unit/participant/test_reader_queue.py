@@ -19,6 +19,7 @@ from orderwire import (
     Unordered,
 )
 from orderwire.aio.clock import GroupClock
+from orderwire.participant import DATA_BYTES_MAX
 
 pytestmark = pytest.mark.network
 
@@ -96,19 +97,91 @@ def test_what_outlives_its_lifetime_in_the_queue_is_never_handed_over() -> None:
     alone(test)
 
 
+def test_data_written_at_once_are_read_one_by_one() -> None:
+    async def test(me: Participant, time: ManualClock) -> None:
+        reader, writer = me.reader(ROOM), me.writer(ROOM)
+        (written,) = writer.write_many([b"one", bytearray(b"two"), memoryview(b"three")])
+        after = writer.write(b"four")
+        assert after is not None
+        assert (written.number, after.number) == (0, 1)
+        samples = [await reader.read() for _ in range(4)]
+        assert [sample.data for sample in samples] == [b"one", b"two", b"three", b"four"]
+        assert [(sample.number, sample.place) for sample in samples] == [
+            (0, 0), (0, 1), (0, 2), (1, 0)
+        ]  # fmt: skip
+        assert {sample.stamp for sample in samples[:3]} == {written.stamp}
+        assert (me.counters.written, me.counters.payload_bytes) == (2, 15)
+        assert (me.counters.delivered, reader.counters.delivered) == (2, 4)
+
+    alone(test)
+
+
+def test_data_written_at_once_outlive_their_lifetime_one_by_one() -> None:
+    async def test(me: Participant, time: ManualClock) -> None:
+        reader, writer = me.reader(ROOM), me.writer(ROOM)
+        (written,) = writer.write_many([b"one", b"two"])
+        time.ns = written.stamp + 250 * MS
+        assert (await reader.read()).data == b"one"
+        time.ns += 1
+        assert reader.read_nowait() is None
+        assert reader.counters.expired == 1
+
+    alone(test)
+
+
+def test_writing_at_once_refuses_what_writing_does() -> None:
+    async def test(me: Participant, time: ManualClock) -> None:
+        writer = me.writer(ROOM)
+        assert writer.write_many([]) == []
+        assert writer.write_many([b"nobody reads"]) == []
+        assert (me.counters.unread, me.counters.written) == (1, 0)
+        me.reader(ROOM)
+        for data, message in (
+            ([b"a", "b"], "got str among the data"),
+            ([bytes(DATA_BYTES_MAX), b"b"], "too large to be written at once"),
+        ):
+            with pytest.raises(LocalProtocolError, match=message):
+                writer.write_many(data)
+        assert me.counters.written == 0
+        (written,) = writer.write_many([bytes(DATA_BYTES_MAX)])
+        assert written.number == 0
+        writer.close()
+        with pytest.raises(LocalProtocolError, match="closed"):
+            writer.write_many([b"late"])
+
+    alone(test)
+
+
+def test_a_topic_encodes_and_decodes_what_is_written_at_once() -> None:
+    async def test(me: Participant, time: ManualClock) -> None:
+        topic = Topic("text", order=Fifo(), encode=str.encode, decode=bytes.decode)
+        seen: list[Any] = []
+        me.reader(topic, callback=lambda sample: seen.append(sample.data))
+        me.writer(topic).write_many(["one", "two"])
+        await me.drain()
+        assert seen == ["one", "two"]
+
+    alone(test)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize(
     ("overflow", "kept"),
     [(Overflow.DROP_OLDEST, [7, 8, 9]), (Overflow.DROP_NEWEST, [0, 1, 2])],
 )
 def test_a_full_queue_follows_its_policy(
-    overflow: Overflow, kept: list[int], caplog: pytest.LogCaptureFixture
+    overflow: Overflow, kept: list[int], at_once: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test(me: Participant, time: ManualClock) -> None:
         topic = Topic("numbers", order=Fifo())
         reader = me.reader(topic, queue_samples_max=3, overflow=overflow)
         writer = me.writer(topic)
-        for number in range(10):
-            writer.write(bytes([number]))
+        data = [bytes([number]) for number in range(10)]
+        if at_once:
+            writer.write_many(data)
+        else:
+            for each in data:
+                writer.write(each)
         assert reader.pending == 3
         samples = [await reader.read() for _ in range(3)]
         assert [sample.data[0] for sample in samples] == kept
