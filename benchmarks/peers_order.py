@@ -6,6 +6,9 @@ is reported as missing.  Run it with a Python that has the rivals' packages and 
 
     python benchmarks/peers_order.py --harness FOLDER --json
 
+On a machine with other work run it under `chrt --rr 1`, which puts all members of all systems
+before that work; a nice value does not, where the kernel groups tasks by session.
+
 Figures are medians over the rounds.  `causal`: deliveries before something that happened before
 them.  `lost`: copies never given to some member.  Delays in ms from writing to being given, at
 others.

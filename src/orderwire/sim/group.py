@@ -76,6 +76,7 @@ class OrderingGroup:
         *,
         timer_slack_ns: int,
         trace_receives: bool,
+        quarantine: bool = True,
         on_delivered: Callable[[ProcessId, Delivered], None],
     ) -> None:
         members = settings.members
@@ -94,6 +95,7 @@ class OrderingGroup:
         self._settings = settings
         self._clock_of = clock_of
         self._on_delivered = on_delivered
+        self._quarantine = quarantine
         self._timer_slack_ns = timer_slack_ns
         self._positions = [0] * members
         self._running = 0
@@ -116,8 +118,10 @@ class OrderingGroup:
         """Return a new core; a restarted one goes on numbering and keeps quiet for Δ + ε."""
         settings = self._settings
         if incarnation:
-            quiet_ns = now + (settings.lifetime_ns or 0) + settings.epsilon_ns + 1
-            self.quiet_until[me] = Instant(quiet_ns)
+            quiet_ns = now
+            if self._quarantine:
+                quiet_ns = Instant(now + (settings.lifetime_ns or 0) + settings.epsilon_ns + 1)
+            self.quiet_until[me] = quiet_ns
             settings = replace(
                 settings, quiet_until_ns=quiet_ns, first_number=self._vectors[me][me]
             )

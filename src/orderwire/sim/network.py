@@ -2,6 +2,11 @@
 
 A datagram copy is lost, duplicated, held back or overtaken independently of all others.  A stream
 is reliable and in order; while it is cut its bytes wait, and a restart of either end loses them.
+
+With `incarnations` a datagram names the life of its sender and the one of its receiver that it is
+meant for, as the link's do on sockets.  Another life of the receiver drops it, and so does a
+receiver that has met a later life of its sender.  Two lives meet by a hello after the restart, or
+by the first datagram before that.  [decision 0008]
 """
 
 from collections.abc import Callable
@@ -17,6 +22,9 @@ from orderwire.sim.world import ARRIVAL, World
 
 Arrive: TypeAlias = Callable[[Any, Any], None]
 """Called with the source and the encoded PDU."""
+
+HELLO_PAUSE_NS = 1_000_000
+"""How long a hello that a partition stops waits before it is tried again."""
 
 STREAM_HELD_MAX = 100_000
 """Most PDUs that wait for one cut stream to heal."""
@@ -47,6 +55,8 @@ class NetworkSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """How long after the departure of a lost copy its receiver is told; None is never."""
     grid_ns: int = 1
     """Arrivals are put off to a multiple of this, so that many meet in one instant."""
+    incarnations: bool = False
+    """Datagrams name the lives of both ends, and those of other lives are dropped."""
     uplink_bits_per_s: int | None = None
     """Copies of one sender leave one after another at this rate; None is at once."""
 
@@ -71,12 +81,14 @@ class Counts(msgspec.Struct, kw_only=True):
     """Lost to a partition."""
     duplicated: int = 0
     held_back: int = 0
+    stale: int = 0
+    """Dropped since they were from or for another life."""
 
 
 class _Link:
     """One direction between two processes."""
 
-    __slots__ = ("copies", "cuts", "delay", "held", "incarnation", "last_ns")
+    __slots__ = ("copies", "cuts", "delay", "held", "incarnation", "last_ns", "met")
 
     def __init__(self, delay: Sampler) -> None:
         self.delay = delay
@@ -84,6 +96,8 @@ class _Link:
         self.cuts = 0
         self.last_ns = 0
         self.incarnation = 0
+        self.met = 0
+        """Which life of the destination the source has met last."""
         self.held: list[bytes] = []
 
 
@@ -168,8 +182,11 @@ class Network:
             self._send_stream(link, source, to, data, departure_ns)
         elif link.cuts or (self._loss and self._draw() < self._loss):
             self._lose(link, source, to, copy, departure_ns)
+        elif self._settings.incarnations:
+            ends = (source, to, link.incarnation, link.met, copy)
+            self._send_datagram(link, to, self._arrive_named, ends, data, departure_ns)
         else:
-            self._send_datagram(link, source, to, data, departure_ns)
+            self._send_datagram(link, to, self._arrive[to], source, data, departure_ns)
 
     def cut(self, source: int, to: int) -> None:
         """Lose every datagram of this direction, and hold its stream, until healed."""
@@ -191,8 +208,28 @@ class Network:
             outgoing, incoming = self._links[process][other], self._links[other][process]
             outgoing.copies = 0
             outgoing.incarnation = incarnation
+            outgoing.met = incoming.incarnation
             outgoing.held.clear()
             incoming.held.clear()
+            if self._settings.incarnations and other != process:
+                self._greet(process, other, incarnation)
+
+    def _greet(self, process: int, other: int, incarnation: int) -> None:
+        """Let the hello of this life reach the other; one way, the other's takes no time."""
+        at_ns = self._world.now_ns + self._links[process][other].delay()
+        self.last_arrival_ns = max(self.last_arrival_ns, at_ns)
+        self._world.at(at_ns, ARRIVAL, self._hello, (process, other), incarnation)
+
+    def _hello(self, ends: tuple[int, int], incarnation: int) -> None:
+        process, other = ends
+        link = self._links[process][other]
+        if incarnation != link.incarnation:
+            return  # That life has ended.
+        if link.cuts:
+            at_ns = self._world.now_ns + HELLO_PAUSE_NS
+            self._world.at(at_ns, ARRIVAL, self._hello, ends, incarnation)
+            return
+        self._links[other][process].met = incarnation
 
     def calm(self, delay: Delay) -> None:
         """End all faults: every link healed and reliable, with this delay."""
@@ -213,6 +250,7 @@ class Network:
             or self._reorder
             or self._in_order
             or self._settings.uplink_bits_per_s
+            or self._settings.incarnations
             or self._grid_ns != 1
         )
 
@@ -228,13 +266,25 @@ class Network:
         return departure_ns
 
     def _send_datagram(
-        self, link: _Link, source: int, to: int, data: bytes, departure_ns: int
+        self, link: _Link, to: int, arrive: Arrive, source: Any, data: bytes, departure_ns: int
     ) -> None:
-        self._schedule(link, to, departure_ns, self._arrive[to], source, data)
+        self._schedule(link, to, departure_ns, arrive, source, data)
         if self._duplicate and self._draw() < self._duplicate:
             probe("sim: copy duplicated")
             self.counts.duplicated += 1
-            self._schedule(link, to, departure_ns, self._arrive[to], source, data)
+            self._schedule(link, to, departure_ns, arrive, source, data)
+
+    def _arrive_named(self, ends: tuple[int, int, int, int, int], data: bytes) -> None:
+        """Hand over a datagram that is from and for the present lives of its ends."""
+        source, to, incarnation, target, copy = ends
+        back = self._links[to][source]
+        if target != back.incarnation or incarnation < back.met:
+            probe("sim: copy of another life")
+            self.counts.stale += 1
+            self._on_lost(source, to, incarnation, copy)
+            return
+        back.met = incarnation
+        self._arrive[to](source, data)
 
     def _schedule(
         self, link: _Link, to: int, departure_ns: int, arrive: Arrive, source: Any, data: Any

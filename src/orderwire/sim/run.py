@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from orderwire.kernel import Destinations, Input, ProcessId, ms, stream
+from orderwire.kernel import Destinations, Input, ProcessId, ms, probe, stream
 from orderwire.kernel.probes import hits
 from orderwire.ordering.catalog import ALGORITHMS, Algorithm
 from orderwire.ordering.pdu import Delivered, Multicast, OrderingIndication
@@ -18,7 +18,7 @@ from orderwire.sim.host import ChargedHost, Host
 from orderwire.sim.judge import Judgement, judge
 from orderwire.sim.network import Counts, Network
 from orderwire.sim.replay import replay_line
-from orderwire.sim.scenario import Crash, Partition, Scenario
+from orderwire.sim.scenario import Crash, Join, Partition, Scenario
 from orderwire.sim.scenarios import SCENARIOS
 from orderwire.sim.swarm import drawn
 from orderwire.sim.workload import Applications
@@ -131,6 +131,7 @@ class _Simulation:
             self._read_clock,
             timer_slack_ns=self._timer_slack_ns(),
             trace_receives=scenario.trace_receives,
+            quarantine=scenario.faults.quarantine,
             on_delivered=self._delivered,
         )
         self._network = network = Network(
@@ -145,8 +146,10 @@ class _Simulation:
         for host in self._hosts:
             network.attach(host.arrive)
         self._plan_faults()
+        late = {join.process for join in scenario.faults.joins}
         for host in self._hosts:
-            host.start()
+            if host.me not in late:
+                host.start()
         self._applications = Applications(
             world,
             scenario.workload,
@@ -165,6 +168,7 @@ class _Simulation:
         faults_end_ns = max(
             [cut.end_ns for cut in self._scenario.faults.partitions]
             + [c.restart_ns or c.at_ns for c in self._scenario.faults.crashes]
+            + [join.at_ns for join in self._scenario.faults.joins]
             + [self._scenario.safety_ns or 0]
         )
         while self._applications.open or world.now_ns < faults_end_ns:
@@ -233,7 +237,7 @@ class _Simulation:
             running=running,
             bound_ns=self._bound_ns,
             timer_slack_ns=self._timer_slack_ns(),
-            crashes=bool(scenario.faults.crashes),
+            crashes=bool(scenario.faults.crashes or scenario.faults.joins),
         )
         return Run(
             scenario=scenario,
@@ -327,6 +331,8 @@ class _Simulation:
         for cut in faults.partitions:
             world.at(cut.start_ns, FAULT, self._cut, cut)
             world.at(cut.end_ns, FAULT, self._heal, cut)
+        for join in faults.joins:
+            world.at(join.at_ns, FAULT, self._join, join)
         for crash in faults.crashes:
             world.at(crash.at_ns, FAULT, self._crash, crash)
             if crash.restart_ns is not None:
@@ -345,6 +351,11 @@ class _Simulation:
     def _heal(self, cut: Partition, _: None) -> None:
         for source, to in self._directions(cut):
             self._network.heal(source, to)
+
+    def _join(self, join: Join, _: None) -> None:
+        if not self._hosts[join.process].running:
+            probe("sim: process joined")
+            self._hosts[join.process].start()
 
     def _crash(self, crash: Crash, _: None) -> None:
         if self._hosts[crash.process].running:

@@ -64,7 +64,7 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Crash(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A process stops and loses its state."""
+    """A process stops and loses its state.  To the others a member that leaves has stopped, too."""
 
     process: int
     at_ns: int
@@ -72,11 +72,22 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """When it starts again with a new core; None: it stays away for good."""
 
 
+class Join(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A process starts for the first time after the others have."""
+
+    process: int
+    at_ns: int
+
+
 class Faults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What breaks in the safety phase, beside the network's own ratios."""
 
     partitions: tuple[Partition, ...] = ()
     crashes: tuple[Crash, ...] = ()
+    """In the order of their times for one process: it may crash and come back again and again."""
+    joins: tuple[Join, ...] = ()
+    quarantine: bool = True
+    """Whether a restarted process sends nothing for Δ + ε.  False is the twin that breaks order."""
 
 
 class Liveness(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,6 +113,8 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     reordering: bool = True
     partitions: bool = True
     crashes: bool = True
+    churn: bool = False
+    """Members join late, leave, and restart again and again, and datagrams name their lives."""
     skew: bool = True
     coarse_timers: bool = True
 
@@ -132,6 +145,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         members = range(self.settings.members)
         named = [
             *(crash.process for crash in self.faults.crashes),
+            *(join.process for join in self.faults.joins),
             *(process for cut in self.faults.partitions for process in cut.side),
             *(process for each in self.network.links for process in (each.source, each.to)),
             *(process for send in self.workload.script for process in send.destinations),
@@ -149,6 +163,9 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for crash in self.faults.crashes:
             if crash.restart_ns is not None and crash.restart_ns < crash.at_ns:
                 raise ValueError(f"process restarts before it crashes: {crash}")
+        joined = [join.process for join in self.faults.joins]
+        if len(set(joined)) < len(joined):
+            raise ValueError(f"a process joins twice, the second time it restarts: {joined}")
         if self.workload.fan_out >= self.settings.members:
             raise ValueError(
                 f"fan_out={self.workload.fan_out} in a group of {self.settings.members}"

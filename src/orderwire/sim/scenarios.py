@@ -118,6 +118,13 @@ _ALL = (
         settings=OrderingSettings(members=4, lifetime_ns=ms(50)),
         swarm=Swarm(crashes=False),
     ),
+    Scenario(
+        name="swarm-churn",
+        about="As `swarm`, but members join late, leave, and restart again and again.",
+        algorithm="bounded-jang",
+        settings=OrderingSettings(members=4, lifetime_ns=ms(50)),
+        swarm=Swarm(churn=True, crashes=False, messages_max=160),
+    ),
 )
 
 SCENARIOS: Mapping[str, Scenario] = {scenario.name: scenario for scenario in _ALL}

@@ -21,7 +21,7 @@ from orderwire.sim.delays import (
     Uniform,
 )
 from orderwire.sim.network import NetworkSettings
-from orderwire.sim.scenario import Crash, Faults, Partition, Scenario, Swarm
+from orderwire.sim.scenario import Crash, Faults, Join, Partition, Scenario, Swarm
 
 GRID_NS = ms(1)
 
@@ -66,6 +66,12 @@ def drawn(scenario: Scenario, seed: int) -> Scenario:
         give_up_ns=reach_ns if chance.random() < 0.5 or lifetime_ns is None else None,
         grid_ns=grid_ns,
     )
+    faults = _faults(chance, swarm, members, span_ns)
+    if swarm.churn:
+        messages = min(swarm.messages_max, members * chance.randint(4, 12) * reach_ns // gap_ns)
+        workload = replace(workload, messages=messages)
+        network = replace(network, incarnations=True)
+        faults = _churn(chance, faults, members, gap_ns * messages // members, reach_ns)
     return replace(
         scenario,
         settings=replace(
@@ -82,7 +88,7 @@ def drawn(scenario: Scenario, seed: int) -> Scenario:
             drift_ppm_max=chance.choice((0, 100, 5_000)) if epsilon_ns else 0,
             timer_granularity_ns=granularity_ns,
         ),
-        faults=_faults(chance, swarm, members, span_ns),
+        faults=faults,
         liveness=replace(
             scenario.liveness, delay=Uniform(low_ns=us(10), high_ns=min(ms(2), reach_ns // 4))
         ),
@@ -141,3 +147,28 @@ def _faults(chance: Random, swarm: Swarm, members: int, span_ns: int) -> Faults:
             restart_ns = None if stays_away else at_ns + chance.randrange(span_ns)
             crashes.append(Crash(process=process, at_ns=at_ns, restart_ns=restart_ns))
     return Faults(partitions=tuple(partitions), crashes=tuple(crashes))
+
+
+def _churn(chance: Random, faults: Faults, members: int, span_ns: int, reach_ns: int) -> Faults:
+    """Draw the lives of every process but one: it joins, restarts some times, perhaps leaves."""
+    joins: list[Join] = []
+    crashes: list[Crash] = []
+    stays = chance.randrange(members)
+    for process in range(members):
+        if process == stays or chance.random() < 0.2:
+            continue
+        at_ns = 0
+        if chance.random() < 0.3:
+            at_ns = chance.randint(1, span_ns // 2 + 1)
+            joins.append(Join(process=process, at_ns=at_ns))
+        for _ in range(chance.randint(0, 4)):
+            # A life ends before, at the end of, or long after its silence.
+            at_ns += chance.randint(1, chance.choice((reach_ns, 3 * reach_ns)))
+            away_ns = chance.choice((0, 1, reach_ns // 4, reach_ns, 2 * reach_ns))
+            leaves = chance.random() < 0.1
+            restart_ns = None if leaves else at_ns + away_ns
+            crashes.append(Crash(process=process, at_ns=at_ns, restart_ns=restart_ns))
+            if leaves:
+                break
+            at_ns += away_ns
+    return Faults(partitions=faults.partitions, crashes=tuple(crashes), joins=tuple(joins))
