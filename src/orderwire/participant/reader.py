@@ -261,10 +261,10 @@ class Reader:
 
     def expire(self) -> None:
         """Count what outlived its lifetime though nobody reads; a callback does so by itself."""
-        queue = self._queue
-        if self._callback is None and self._lifetime_ns is not None:
-            oldest = self._clock.now() - self._lifetime_ns
-            while queue and queue[0].stamp < oldest:
+        queue, lifetime_ns = self._queue, self._lifetime_ns
+        if self._callback is None and lifetime_ns is not None:
+            now = self._clock.now()
+            while queue and now > queue[0].stamp + (queue[0].lifetime_ns or lifetime_ns):
                 queue.popleft()
                 self._expire()
             if not queue:

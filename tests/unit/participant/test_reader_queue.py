@@ -14,6 +14,7 @@ from orderwire import (
     LocalProtocolError,
     Overflow,
     Participant,
+    Published,
     Sample,
     Topic,
     Unordered,
@@ -93,6 +94,29 @@ def test_what_outlives_its_lifetime_in_the_queue_is_never_handed_over() -> None:
         sample = await reader.read()
         time.ns = sample.stamp + 250 * MS
         assert (sample.data, sample.dropped_before) == (b"exact", 0)
+
+    alone(test)
+
+
+def test_what_nobody_reads_expires_by_its_own_lifetime_and_holds_up_no_drain() -> None:
+    async def test(me: Participant, time: ManualClock) -> None:
+        topic = Topic("t", order=Published(algorithm="rodrigues-deadline", lifetime_ms=250))
+        reader, writer = me.reader(topic), me.writer(topic)
+        time.ns = 2_000 * MS
+        writer.write(b"short", lifetime_ms=50)
+        writer.write(b"long")
+        time.ns += 50 * MS
+        reader.expire()
+        assert (reader.pending, reader.counters.expired) == (2, 0)
+        time.ns += 1
+        reader.expire()
+        assert (reader.pending, reader.counters.expired) == (1, 1)
+        drained = asyncio.create_task(me.drain())
+        await asyncio.sleep(0)
+        assert not drained.done()
+        time.ns += 250 * MS
+        await asyncio.wait_for(drained, 20)
+        assert (reader.pending, reader.counters.expired) == (0, 2)
 
     alone(test)
 
