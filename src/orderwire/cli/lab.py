@@ -109,16 +109,17 @@ def plot_experiments(
 @click.option("--row", required=True, help="Which run: the name in its replay line.")
 @_quick
 @_seeds
-def replay(name: str, row: str, quick: bool, seeds: int | None) -> None:
+@_folder
+def replay(name: str, row: str, quick: bool, seeds: int | None, folder: Path) -> None:
     """Do one run again, in this process and without a time limit.  Prints its measures.
 
     Example: orderwire lab replay s000-fig4 --row 0123456789abcdef --quick
     """
-    for each in plan(_find(name), quick=quick, seeds=seeds):
+    for each in plan(_find(name), folder, quick=quick, seeds=seeds):
         if each.row.name == row:
             emit_json(run_row(each.row))
             return
-    raise click.UsageError(f"{name} has no run {row!r}; --quick and --seeds must be as they were")
+    raise click.UsageError(f"{name} has no run {row!r}; its options must be as they were")
 
 
 def _show(done: list[Figure], as_json: bool) -> None:

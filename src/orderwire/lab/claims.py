@@ -1,6 +1,6 @@
 """Judges what a paper says, or we say, from the results alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isnan, log
 from typing import Any
 
@@ -9,6 +9,9 @@ import numpy as np
 
 from orderwire.lab.experiment import Claim, Experiment
 from orderwire.lab.table import Mean, Sample, mean_of
+
+POINTS_SHOWN_MAX = 6
+"""Of more points a claim shows the least and the most."""
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,6 +45,11 @@ def _judge(claim: Claim, x: str, samples: Sequence[Sample]) -> Judged:
         found = {point: mean_of(list(seeds.values())) for point, seeds in left.items()}
     found = {point: mean for point, mean in found.items() if not isnan(mean.mean)}
     wanted = _wanted(claim)
+    varied = _varied(found)
+
+    def shown(point: str) -> str:
+        return _shown(point, varied)
+
     if not found:
         return Judged(
             claim=claim.claim,
@@ -57,13 +65,22 @@ def _judge(claim: Claim, x: str, samples: Sequence[Sample]) -> Judged:
         if any(abs(mean.mean - limit) < mean.half for limit in (claim.least, claim.most))
     ]
     why = wanted
-    if outside:
-        why += f"; not so at {', '.join(_shown(p) for p in outside)}"
+    if outside and len(found) > 1:
+        why += f"; not so at {', '.join(map(shown, outside))}"
     if unsure:
-        why += "; a limit lies within the confidence interval at " + ", ".join(map(_shown, unsure))
+        why += "; a limit lies within the confidence interval"
+        why += f" at {', '.join(map(shown, unsure))}" if len(found) > 1 else ""
     if claim.remark:
         why += f". {claim.remark}"
-    ours = ", ".join(f"{_shown(point)}: {_number(mean)}" for point, mean in found.items())
+    if len(found) <= POINTS_SHOWN_MAX:
+        ours = ", ".join(
+            f"{shown(point)}: {_number(mean)}".lstrip(": ") for point, mean in found.items()
+        )
+    else:
+        by_mean = sorted(found.items(), key=lambda each: each[1].mean)
+        ends = (by_mean[0], by_mean[-1])
+        ours = " … ".join(f"{_number(mean)} ({shown(point)})" for point, mean in ends)
+        ours += f" over {len(found)} points"
     return Judged(claim=claim.claim, paper=claim.paper, ours=ours, holds=not outside, why=why)
 
 
@@ -127,8 +144,18 @@ def _number(mean: Mean) -> str:
     return f"{mean.mean:.3g}" if isnan(mean.half) else f"{mean.mean:.3g} ± {mean.half:.2g}"
 
 
-def _shown(point: str) -> str:
+def _varied(points: Iterable[str]) -> set[str]:
+    """Return the parameters that differ from one of these points to another."""
+    values: dict[str, set[Any]] = {}
+    for point in points:
+        plain = msgspec.json.decode(point)
+        for name, value in plain.items() if isinstance(plain, dict) else ():
+            values.setdefault(name, set()).add(value)
+    return {name for name, some in values.items() if len(some) > 1}
+
+
+def _shown(point: str, varied: set[str]) -> str:
     plain: Any = msgspec.json.decode(point)
     if not isinstance(plain, dict):
         return str(plain)
-    return " ".join(f"{name}={value}" for name, value in plain.items()) or "all"
+    return " ".join(f"{name}={value:g}" for name, value in plain.items() if name in varied)

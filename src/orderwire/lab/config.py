@@ -1,6 +1,7 @@
 """The parameters of one run, flat, and the run itself."""
 
 import time
+from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Literal
@@ -22,8 +23,12 @@ from orderwire.sim.scenario import ScriptedSend, Workload
 HALF = -1
 """`fan_out`: half of the others."""
 CALIBRATION_MESSAGES = 300
-CALIBRATION_WARM_UP = 200
+CALIBRATION_WARM_UP_MAX = 1_000
+CALIBRATION_SEEDS = 3
 FUNNEL_ROUND_NS = ms(50)
+
+HEAVY: Mapping[str, float] = {"prakash-raynal-singhal": 6.0, "kshemkalyani-singhal-flat": 3.0}
+"""How much dearer than the others these are without a lifetime, roughly."""
 
 
 def _ns(milliseconds: float) -> int:
@@ -58,7 +63,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     send_empty_entries: bool = False
     """As S000 prints it; they never change a delivery."""
     cpu_factor: float = 0.0
-    """Measured processor time is charged this many times; 0 = computation is free."""
+    """Processor time is charged this many times; 0 = computation is free."""
+    cpu_send_us: float = 0.0
+    """What a multicast takes, all its copies encoded; with `cpu_receive_us` 0: to be measured."""
+    cpu_receive_us: float = 0.0
+    """What a copy takes that arrives, decoding and delivery included."""
     uplink_mbit: float = 0.0
     """Rate at which a process's copies leave one after another; 0 = at once."""
     printed_uplink: bool = False
@@ -132,12 +141,30 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return tuple(sends)
 
     @property
+    def uncalibrated(self) -> bool:
+        """Whether processor time is to be charged that has yet to be measured."""
+        return bool(self.cpu_factor) and not (self.cpu_send_us or self.cpu_receive_us)
+
+    def rehearsal(self) -> "Config":
+        """Return the run that measures what this one's computation costs."""
+        return replace(
+            self,
+            messages=min(self.messages, CALIBRATION_MESSAGES),
+            warm_up=min(self.warm_up, CALIBRATION_WARM_UP_MAX),
+            cpu_factor=0.0,
+            uplink_mbit=0.0,
+            printed_uplink=False,
+            timed=True,
+        )
+
+    @property
     def cost(self) -> float:
         """Roughly how long a run takes, in any unit."""
         fan_out = self.members if self.fan_out == 0 else self.members / 2
         fan_out = float(self.fan_out) if self.fan_out > 0 else fan_out
-        for_ever = 4 if not self.lifetime_ms else 1
-        return (self.messages + self.warm_up) * (1 + fan_out) * (10 + self.members * for_ever)
+        size = self.members if self.lifetime_ms else 4 * self.members
+        heavy = 1.0 if self.lifetime_ms else HEAVY.get(self.algorithm, 1.0)
+        return (self.messages + self.warm_up) * (1 + fan_out) * (10 + size * heavy)
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,38 +202,35 @@ def run_spec(spec: str) -> str:
 
 
 def run_row(row: Row) -> dict[str, float]:
-    """Run one row; return its measures by name."""
+    """Run one row; return its measures by name.
+
+    Raises ValueError when computation is to be charged and nobody says what it costs.
+    """
     config, plan = row.config, row.config.plan()
-    entry = algorithm(config.algorithm)
     charged: dict[str, float] = {}
+    if config.uncalibrated:
+        raise ValueError("what computation costs has not been measured: its calibration failed")
     if config.cpu_factor:
-        rehearsal = replace(
-            plan,
-            workload=replace(plan.workload, messages=CALIBRATION_WARM_UP + CALIBRATION_MESSAGES),
-            warm_up=CALIBRATION_WARM_UP,
-            network=replace(plan.network, uplink_bits_per_s=None),
-            printed=False,
+        charged = {
+            "charged_send_us": config.cpu_send_us * config.cpu_factor,
+            "charged_receive_us": config.cpu_receive_us * config.cpu_factor,
+        }
+        computation = Computation(
+            submit_ns=round(charged["charged_send_us"] * 1e3),
+            input_ns=round(charged["charged_receive_us"] * 1e3),
         )
-        cost = measure(rehearsal, entry, row.seed, timer=time.process_time_ns)
-        send_ns, receive_ns = cost.send_cpu_ns / cost.messages, cost.receive_cpu_ns / cost.copies
-        charged = {"send_cpu_us": send_ns / 1e3, "receive_cpu_us": receive_ns / 1e3}
-        plan = replace(
-            plan,
-            computation=Computation(
-                submit_ns=int(send_ns * config.cpu_factor),
-                input_ns=int(receive_ns * config.cpu_factor),
-            ),
-        )
+        plan = replace(plan, computation=computation)
     timer = time.process_time_ns if config.timed else None
-    sums = measure(replace(plan, printed=not config.timed), entry, row.seed, timer=timer)
-    return _means(sums, config) | charged
+    plan = replace(plan, printed=not config.timed)
+    return (
+        _means(measure(plan, algorithm(config.algorithm), row.seed, timer=timer), config) | charged
+    )
 
 
 def _means(sums: Measures, config: Config) -> dict[str, float]:
-    copies, delivered = max(1, sums.copies), max(1, sums.delivered)
+    messages, copies = max(1, sums.messages), max(1, sums.copies)
+    delivered = max(1, sums.delivered)
     means = {
-        "printed_bytes": sums.printed_bytes / copies,
-        "printed_bytes_max": float(sums.printed_bytes_max),
         "control_bytes": sums.control_bytes / copies,
         "control_bytes_max": float(sums.control_bytes_max),
         "delivery_ms": sums.delivery_ns / delivered / 1e6,
@@ -217,11 +241,13 @@ def _means(sums: Measures, config: Config) -> dict[str, float]:
         "copies": float(sums.copies),
     }
     if config.timed:
-        means["send_cpu_us"] = sums.send_cpu_ns / max(1, sums.messages) / 1e3
-        means["receive_cpu_us"] = sums.receive_cpu_ns / delivered / 1e3
-        means["message_cpu_us"] = (
-            (sums.send_cpu_ns + sums.receive_cpu_ns) / max(1, sums.messages) / 1e3
-        )
+        send_ns, receive_ns = sums.send_cpu_ns, sums.receive_cpu_ns
+        means["send_cpu_us"] = send_ns / messages / 1e3
+        means["receive_cpu_us"] = receive_ns / copies / 1e3
+        means["message_cpu_us"] = (send_ns + receive_ns) / messages / 1e3
+    else:
+        means["printed_bytes"] = sums.printed_bytes / copies
+        means["printed_bytes_max"] = float(sums.printed_bytes_max)
     if config.cpu_factor:
         means["busy_share"] = sums.busy_ns / max(1, sums.end_ns) / config.members
     return means

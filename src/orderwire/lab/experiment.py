@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from orderwire.lab.config import Config
 from orderwire.ordering.catalog import ALGORITHMS
@@ -17,8 +18,12 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     label: str
     algorithm: str
+    curve: str = ""
+    """What the legend calls it; series of the same curve have the same colour.  Empty: label."""
     set: dict[str, Any] = {}
     """Parameters that differ from the figure's."""
+    follow: dict[str, str] = {}
+    """Parameters that take the value of a parameter of the grid."""
     where: dict[str, list[Any]] = {}
     """Points of the grid at which it runs; empty: all."""
 
@@ -34,18 +39,49 @@ class Size(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """A run that takes longer is ended, in seconds."""
     grid: dict[str, list[Any]] = {}
     """In place of the figure's."""
+    also: list[dict[str, list[Any]]] | None = None
+    """In place of the figure's."""
+
+
+class Panel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One pair of axes."""
+
+    measure: str
+    title: str = ""
+    """Empty: the measure's."""
+    x: str = ""
+    """The parameter along the axis; empty: the picture's."""
+    x_label: str = ""
+    at: dict[str, Any] = {}
+    """Parameters that select the points; empty: all."""
+    curves: list[str] = []
+    """Series, by label; empty: all."""
 
 
 class Picture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is drawn."""
 
     x: str
-    """The parameter along the axis."""
-    panels: list[str]
-    """Measures, one panel each."""
+    """The parameter along the axes."""
+    panels: list[str | Panel]
+    """Measures, or panels."""
     x_label: str
+    columns: int = 0
+    """Panels in a row; 0: all."""
+    even: bool = False
+    """Whether the values along the axis stand at even distances."""
+    names: dict[str, str] = {}
+    """What stands below an even axis in place of a value."""
     log_x: bool = False
     log_y: bool = False
+
+    def each(self) -> list[Panel]:
+        """Return the panels, in full."""
+        panels = [Panel(measure=each) if isinstance(each, str) else each for each in self.panels]
+        return [
+            replace(panel, x=panel.x or self.x, x_label=panel.x_label or self.x_label)
+            for panel in panels
+        ]
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,6 +116,9 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Parameters and departures, printed below the figure."""
     base: dict[str, Any] = {}
     grid: dict[str, list[Any]]
+    """Values of each parameter: a run for each of their combinations."""
+    also: list[dict[str, list[Any]]] = []
+    """More grids, each with the first value of every parameter that it leaves out."""
     full: Size
     quick: Size
     series: list[Series]
@@ -90,17 +129,25 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """How long the runs are."""
         return self.quick if quick else self.full
 
-    def points(self, *, quick: bool) -> Iterator[tuple[Series, Config]]:
-        """Yield every series at every point of the grid."""
+    def points(self, *, quick: bool) -> Iterator[tuple[Series, dict[str, Any], Config]]:
+        """Yield every series at every point of the grids, with that point."""
         size = self.size(quick=quick)
         grid = self.grid | size.grid
-        for values in product(*grid.values()):
-            point = dict(zip(grid, values, strict=True))
-            for series in self.series:
-                if all(point.get(name) in some for name, some in series.where.items()):
-                    given = self.base | point | series.set
-                    given |= {"messages": size.messages, "warm_up": size.warm_up}
-                    yield series, msgspec.convert(given | {"algorithm": series.algorithm}, Config)
+        first = {name: values[:1] for name, values in grid.items()}
+        points: list[dict[str, Any]] = []
+        for more in [grid, *(self.also if size.also is None else size.also)]:
+            if strange := more.keys() - grid.keys():
+                raise ValueError(f"the grid does not have {', '.join(sorted(strange))}")
+            for values in product(*(first | more).values()):
+                point = dict(zip(grid, values, strict=True))
+                points += [point] if point not in points else []
+        for point, series in product(points, self.series):
+            if all(point.get(name) in some for name, some in series.where.items()):
+                given = self.base | point | series.set
+                given |= {name: point[of] for name, of in series.follow.items()}
+                given |= {"messages": size.messages, "warm_up": size.warm_up}
+                given["algorithm"] = series.algorithm
+                yield series, point, msgspec.convert(given, Config)
 
 
 def read_experiment(data: bytes, called: str) -> Experiment:
@@ -125,6 +172,10 @@ def read_experiment(data: bytes, called: str) -> Experiment:
                     )
             if (claim.kind == "ratio") != bool(claim.right):
                 raise ValueError(f"{called}: claim {claim.claim!r}: a ratio has a left and a right")
+        for panel in experiment.picture.each():
+            for label in panel.curves:
+                if label not in labels:
+                    raise ValueError(f"{called}: a panel names the series {label!r}")
         for quick in (False, True):
             list(experiment.points(quick=quick))
     except msgspec.MsgspecError as error:

@@ -1,13 +1,16 @@
 """One figure of an experiment: its panels, the claims beside what came out, and its parameters."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import inf
 from textwrap import fill
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from orderwire.lab.claims import Judged
-from orderwire.lab.experiment import Experiment, Size
+from orderwire.lab.config import HALF
+from orderwire.lab.experiment import Experiment, Panel, Size
 from orderwire.report.style import ALARM, INK, SERIES, styled
 
 NAMES = {
@@ -21,10 +24,12 @@ NAMES = {
     "delivered_share": "share delivered",
     "message_cpu_us": "CPU a message, µs",
     "send_cpu_us": "CPU a send, µs",
-    "receive_cpu_us": "CPU a delivery, µs",
+    "receive_cpu_us": "CPU a copy received, µs",
 }
 MARKERS = "osD^vPX*<>ph"
-_NOTE_CHARACTERS = 150
+PANEL_INCHES = (4.6, 3.5)
+LEGEND_INCHES = 1.5
+_CHARACTERS_AN_INCH = 14
 
 
 def draw(
@@ -36,61 +41,131 @@ def draw(
     *,
     quick: bool,
 ) -> Figure:
-    """Draw the panels, one curve a series, error bars of 95 % over the seeds.
-
-    A grid of more than one parameter draws a curve for each value of the others.
-    """
+    """Draw the panels, one curve a series, error bars of 95 % over the seeds."""
     picture = experiment.picture
-    x = picture.x
+    panels = picture.each()
+    columns = min(picture.columns or len(panels), len(panels))
+    lines = -(-len(panels) // columns)
+    curves = list(dict.fromkeys(series.curve or series.label for series in experiment.series))
+    width = columns * PANEL_INCHES[0] + LEGEND_INCHES
+    height = lines * PANEL_INCHES[1] + 0.5
     with styled():
-        panels = len(picture.panels)
-        figure = Figure(figsize=(5.6 * panels + 1.2, 4.4))
-        axes = figure.subplots(1, panels, squeeze=False)[0]
-        for panel, measure in zip(axes, picture.panels, strict=True):
-            for at, (label, line) in enumerate(_lines(experiment, rows, measure).items()):
-                panel.errorbar(
-                    [row[x] for row in line],
-                    [row[measure] for row in line],
-                    yerr=[row[f"{measure}_ci"] or 0.0 for row in line],
-                    color=SERIES[at % len(SERIES)],
-                    marker=MARKERS[at % len(MARKERS)],
-                    ls=("-", "--", ":", "-.")[at // len(SERIES) % 4],
-                    ms=4,
-                    lw=1.4,
-                    capsize=2,
-                    label=label,
-                )
-            panel.set(xlabel=picture.x_label, title=NAMES.get(measure, measure))
-            if picture.log_x:
-                panel.set_xscale("log")
-            if picture.log_y:
-                panel.set_yscale("log")
-            else:
-                panel.set_ylim(bottom=0)
-        axes[-1].legend(loc="center left", bbox_to_anchor=(1.01, 0.5), fontsize=8)
+        figure = Figure(figsize=(width, height), layout="constrained")
+        axes = figure.subplots(lines, columns, squeeze=False).flat
+        drawn: dict[str, Any] = {}
+        for panel, axis in zip(panels, axes, strict=False):
+            drawn |= _draw_panel(experiment, panel, axis, rows, curves)
+        for axis in list(axes)[len(panels) :]:
+            axis.axis("off")
+        shown = [curve for curve in curves if curve in drawn]
+        figure.legend(
+            [drawn[curve] for curve in shown], shown, loc="outside right center", fontsize=8.5
+        )
         title = f"{experiment.title}  [{experiment.paper}]" + ("  QUICK VERSION" if quick else "")
-        figure.suptitle(title, x=0.01, ha="left", color=ALARM if quick else INK, weight="bold")
-        runs = f"{size.messages:,} messages after {size.warm_up:,}, {seeds} seeds, bars of 95 %"
-        lines = [fill("; ".join([runs, *experiment.notes]), _NOTE_CHARACTERS), ""]
-        for judged in claims:
-            sign = {True: "holds", False: "does not hold", None: "not judged"}[judged.holds]
-            text = f"{sign}: {judged.claim} — paper: {judged.paper} — ours: {judged.ours}"
-            lines.append(fill(text, _NOTE_CHARACTERS, subsequent_indent="    "))
-        figure.text(0.01, -0.03, "\n".join(lines), fontsize=7.5, va="top", color=INK)
+        colour = ALARM if quick else INK
+        figure.suptitle(title, x=0.01, ha="left", color=colour, weight="bold")
+        text = _text(experiment, rows, claims, size, seeds, int(width * _CHARACTERS_AN_INCH))
+        figure.text(0.01, -0.02, text, fontsize=7.5, va="top", color=INK)
     return figure
 
 
+def _draw_panel(
+    experiment: Experiment,
+    panel: Panel,
+    axis: Axes,
+    rows: Sequence[dict[str, Any]],
+    curves: Sequence[str],
+) -> dict[str, Any]:
+    """Draw the curves of one panel; return a handle of each."""
+    picture = experiment.picture
+    lines = _lines(experiment, panel, rows)
+    values = sorted(
+        {row[panel.x] for line in lines.values() for row in line},
+        key=lambda value: _place(panel.x, value),
+    )
+    drawn = {}
+    for curve, line in lines.items():
+        at = curves.index(curve)
+        line.sort(key=lambda row: values.index(row[panel.x]))
+        drawn[curve] = axis.errorbar(
+            [values.index(row[panel.x]) if picture.even else row[panel.x] for row in line],
+            [row[panel.measure] for row in line],
+            yerr=[row[f"{panel.measure}_ci"] or 0.0 for row in line],
+            color=SERIES[at % len(SERIES)],
+            marker=MARKERS[at % len(MARKERS)],
+            ls=("-", "--", ":", "-.")[at // len(SERIES) % 4],
+            ms=max(3.0, 7.0 - at),
+            lw=max(1.0, 2.6 - 0.3 * at),
+            elinewidth=1.0,
+            capsize=2,
+        )
+    axis.set(xlabel=panel.x_label, title=panel.title or NAMES.get(panel.measure, panel.measure))
+    if picture.even:
+        axis.set_xticks(range(len(values)), [picture.names.get(f"{v:g}", f"{v:g}") for v in values])
+    elif picture.log_x:
+        axis.set_xscale("log")
+    if picture.log_y:
+        axis.set_yscale("log", nonpositive="clip")
+    else:
+        axis.set_ylim(bottom=0)
+    return drawn
+
+
+def _place(parameter: str, value: float) -> float:
+    """Return where a value stands among others: "for ever", "half" and "all" at the end."""
+    last: dict[tuple[str, float], float] = {
+        ("lifetime_ms", 0): inf,
+        ("fan_out", HALF): 1e6,
+        ("fan_out", 0): 1e7,
+    }
+    return last.get((parameter, value), value)
+
+
 def _lines(
-    experiment: Experiment, rows: Sequence[dict[str, Any]], measure: str
+    experiment: Experiment, panel: Panel, rows: Sequence[dict[str, Any]]
 ) -> dict[str, list[dict[str, Any]]]:
-    x = experiment.picture.x
-    others = [name for name in experiment.grid if name != x]
-    varied = [name for name in others if len({row[name] for row in rows}) > 1]
+    """Return the rows of each curve in this panel."""
+    wanted = panel.curves or [series.label for series in experiment.series]
+    curve_of = {series.label: series.curve or series.label for series in experiment.series}
     lines: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        if measure in row:
-            label = ", ".join([row["series"], *(f"{name} {row[name]}" for name in varied)])
-            lines.setdefault(label, []).append(row)
-    for line in lines.values():
-        line.sort(key=lambda row: row[x])
+        fits = all(row[name] == value for name, value in panel.at.items())
+        if fits and row["series"] in wanted and row.get(panel.measure) is not None:
+            lines.setdefault(curve_of[row["series"]], []).append(row)
     return lines
+
+
+def _text(
+    experiment: Experiment,
+    rows: Sequence[dict[str, Any]],
+    claims: Sequence[Judged],
+    size: Size,
+    seeds: int,
+    characters: int,
+) -> str:
+    """Return what stands below the panels."""
+    runs = f"{size.messages:,} messages after {size.warm_up:,}, {seeds} seeds, bars of 95 %"
+    lines = [fill("; ".join([runs, *experiment.notes]), characters)]
+    lines += [
+        fill(each, characters, subsequent_indent="    ") for each in _charges(experiment, rows)
+    ]
+    lines.append("")
+    for judged in claims:
+        sign = {True: "holds", False: "does not hold", None: "not judged"}[judged.holds]
+        text = f"{sign}: {judged.claim} — paper: {judged.paper} — ours: {judged.ours}"
+        lines.append(fill(text, characters, subsequent_indent="    "))
+    return "\n".join(lines)
+
+
+def _charges(experiment: Experiment, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence a series with what was charged for computation, where it was measured."""
+    given = {each.label for each in experiment.series if "cpu_send_us" in each.set}
+    told: dict[str, list[str]] = {}
+    for row in rows:
+        if row.get("charged_send_us") and row["series"] not in given:
+            cost = f"{row['charged_send_us']:.0f} + {row['charged_receive_us']:.0f}"
+            told.setdefault(row["series"], []).append(f"n={row['members']}: {cost}")
+    return [
+        f"{series}, charged µs a send + a copy received: {', '.join(dict.fromkeys(some))}"
+        for series, some in told.items()
+    ]

@@ -1,28 +1,43 @@
 """Many independent pieces of work on Spark: each a row in, each a row out, whatever happens to it.
 
-Every row runs in a process of its own, forked from Spark's worker: an exception, a time-out and a
-crash of the interpreter all become rows, on any master, and none needs a task to be tried again.
-Finished rows are kept in Parquet, a file a wave; the next call leaves them out by an anti-join on
-their keys, so at most one wave is lost.  Heavy rows go first, dealt out evenly.
+Every row is a task of its own, and in it a process of its own, forked from Spark's worker: an
+exception, a time-out and a crash of the interpreter all become rows, on any master, and none needs
+a task to be tried again.  Heavy rows go first, each a job; light ones share a job; there are as
+many jobs at once as Spark has cores, and the next begins when one is done.  What a job found is
+kept in Parquet at once; the next call leaves it out by an anti-join on the keys.
 [specs/pipeline.md:7]
 """
 
+import atexit
 import os
+import re
 import select
+import shutil
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
+from zipfile import ZIP_DEFLATED, ZipFile
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-TASKS_PER_CORE = 16
-"""Most tasks of a wave for each core: enough that uneven rows even out."""
+import orderwire
+
+JOBS_PER_CORE = 32
+"""A job of light rows is about this part of a core's share of the work."""
+ROWS_PER_JOB_MAX = 64
+SHIPPED = "orderwire-source.zip"
+_IN_PROCESS = re.compile(r"local(\[|$)")
+ORPHAN_SECONDS = 1.0
+"""How soon a row's process ends after the worker that it belongs to."""
 PROGRESS_SECONDS = 2.0
+"""Least time between two tellings."""
 RESULT_BYTES_MAX = 1 << 24
 ERROR_CHARACTERS_MAX = 2_000
 
@@ -78,31 +93,57 @@ def sweep(
 ) -> list[Result]:
     """Do all work that `folder` has no good result of; return all results, in `work`'s order.
 
-    `run` gets a row's `spec`; it must be importable, or picklable, in Spark's workers.  A row that
-    takes longer than `limit_s` seconds is ended.  `tell` is told how far it is.
+    `run` gets a row's `spec`; it must be importable, or picklable, in Spark's workers: this package
+    is shipped to other machines, what it needs must be there.  `folder` is the driver's alone.  A
+    row that takes longer than `limit_s` seconds is ended.  `tell` is told how far it is.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    _ship(spark)
     replays = {each.key: each.replay for each in work}
     cores = max(1, spark.sparkContext.defaultParallelism)
     left = _left(spark, work, folder)
     if len(left) < len(work):
         tell(f"{len(work) - len(left)} of {len(work)} rows are done already")
-    tasks_max = cores * TASKS_PER_CORE
-    done = len(work) - len(left)
-    for at in range(0, len(left), tasks_max):
-        wave = left[at : at + tasks_max]
-        found = _wave(spark, wave, run, limit_s, _teller(tell, done, len(work)))
-        _append(folder, [_with_replay(each, replays) for each in found])
-        done += len(wave)
-        _teller(tell, done, len(work))(0)
+    progress = _Progress(left, len(work), tell)
+    tag = f"orderwire-sweep-{os.getpid()}-{time.monotonic_ns()}"
+
+    def act(job: Sequence[Work]) -> list[Result]:
+        spark.sparkContext.addJobTag(tag)
+        return _job(spark, job, run, limit_s)
+
+    with ThreadPoolExecutor(cores + 1) as pool:  # One waits, so that no core does.
+        jobs = {pool.submit(act, job): job for job in _jobs(left, cores)}
+        try:
+            for done in as_completed(jobs):
+                _append(folder, [_with_replay(each, replays) for each in done.result()])
+                progress.done(jobs[done])
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            spark.sparkContext.cancelJobsWithTag(tag)
+            raise
     kept = {each.key: each for each in results(folder)}
     return [kept[each.key] for each in work]
+
+
+def _ship(spark: SparkSession) -> None:
+    """Let executors elsewhere run this very code, whatever version they have, or none."""
+    context = spark.sparkContext
+    if _IN_PROCESS.match(context.master) or any(SHIPPED in name for name in context.listFiles):
+        return
+    root = Path(orderwire.__file__).parent
+    scratch = tempfile.mkdtemp(prefix="orderwire-source-")
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)  # The driver serves it from there.
+    path = Path(scratch) / SHIPPED
+    with ZipFile(path, "w", ZIP_DEFLATED) as archive:
+        for source in sorted(root.rglob("*.py")):
+            archive.write(source, source.relative_to(root.parent))
+    context.addPyFile(str(path))
 
 
 def results(folder: Path) -> list[Result]:
     """Return the newest result of every key in this folder; a good one is never replaced."""
     found: dict[str, Result] = {}
-    for path in sorted(folder.glob("wave-*.parquet")):
+    for path in sorted(folder.glob("part-*.parquet")):
         for row in pq.read_table(path).to_pylist():
             each = msgspec.convert(row, Result)
             if each.key not in found or found[each.key].status != "ok":
@@ -110,8 +151,33 @@ def results(folder: Path) -> list[Result]:
     return list(found.values())
 
 
-def _teller(tell: Callable[[str], None], before: int, total: int) -> Callable[[int], None]:
-    return lambda done: tell(f"{before + done} of {total} rows")
+class _Progress:
+    """Tells how many rows are done, and how long the rest will take if it costs as estimated."""
+
+    def __init__(self, left: Sequence[Work], total: int, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._total = total
+        self._finished = total - len(left)
+        self._cost = sum(each.cost for each in left)
+        self._spent = 0.0
+        self._began = self._told = time.monotonic()
+
+    def done(self, job: Sequence[Work]) -> None:
+        self._finished += len(job)
+        self._spent += sum(each.cost for each in job)
+        now = time.monotonic()
+        if now - self._told < PROGRESS_SECONDS and self._finished < self._total:
+            return
+        self._told = now
+        text = f"{self._finished} of {self._total} rows"
+        if self._finished < self._total:
+            left_s = (now - self._began) * (self._cost / self._spent - 1)
+            text += f", about {_duration(left_s)} left"
+        self._tell(text)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def _with_replay(each: Result, replays: dict[str, str]) -> Result:
@@ -130,23 +196,33 @@ def _left(spark: SparkSession, work: Sequence[Work], folder: Path) -> list[Work]
     return sorted(left, key=lambda each: (-each.cost, each.key))
 
 
-def _wave(
-    spark: SparkSession,
-    wave: Sequence[Work],
-    run: Callable[[str], str],
-    limit_s: float,
-    tell: Callable[[int], None],
+def _jobs(left: Sequence[Work], cores: int) -> list[list[Work]]:
+    """Deal out rows, heavy ones first."""
+    share = sum(each.cost for each in left) / (cores * JOBS_PER_CORE)
+    jobs: list[list[Work]] = []
+    cost = 0.0
+    for each in left:
+        if not jobs or cost + each.cost > share or len(jobs[-1]) == ROWS_PER_JOB_MAX:
+            jobs.append([])
+            cost = 0.0
+        jobs[-1].append(each)
+        cost += each.cost
+    return jobs
+
+
+def _job(
+    spark: SparkSession, job: Sequence[Work], run: Callable[[str], str], limit_s: float
 ) -> list[Result]:
-    """Run these rows, a task each, in this order."""
+    """Run these rows, a task each."""
     table = pa.table(
         [
-            [each.key for each in wave],
-            [each.spec for each in wave],
-            pa.array(range(len(wave)), pa.int32()),
+            [each.key for each in job],
+            [each.spec for each in job],
+            pa.array(range(len(job)), pa.int32()),
         ],
         schema=WORK,
     )
-    frame = spark.createDataFrame(table).repartitionById(len(wave), "task")
+    frame = spark.createDataFrame(table).repartitionById(len(job), "task")
 
     def each_batch(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -155,16 +231,7 @@ def _wave(
                 yield pa.RecordBatch.from_pylist([msgspec.to_builtins(found)], RESULTS)
 
     schema = ", ".join(f"{name} {_SQL[kind]}" for name, kind in zip(*_columns(), strict=True))
-    group = f"orderwire-sweep-{wave[0].key}"
-    over = threading.Event()
-    watcher = threading.Thread(target=_watch, args=(spark, group, over, tell), daemon=True)
-    spark.sparkContext.setJobGroup(group, "sweep")
-    watcher.start()
-    try:
-        rows = frame.mapInArrow(each_batch, schema).toArrow().to_pylist()
-    finally:
-        over.set()
-        watcher.join()
+    rows = frame.mapInArrow(each_batch, schema).toArrow().to_pylist()
     return [msgspec.convert(row, Result) for row in rows]
 
 
@@ -175,28 +242,10 @@ def _columns() -> tuple[list[str], list[pa.DataType]]:
     return RESULTS.names, RESULTS.types
 
 
-def _watch(
-    spark: SparkSession, group: str, over: threading.Event, tell: Callable[[int], None]
-) -> None:
-    """Tell how many tasks of this job group are done, when it changes."""
-    tracker = spark.sparkContext.statusTracker()
-    told = 0
-    while not over.wait(PROGRESS_SECONDS):
-        done = 0
-        for job in tracker.getJobIdsForGroup(group):
-            info = tracker.getJobInfo(job)
-            stages = () if info is None else info.stageIds
-            last = tracker.getStageInfo(max(stages)) if stages else None
-            done += 0 if last is None else last.numCompletedTasks
-        if done > told:
-            told = done
-            tell(done)
-
-
 def _append(folder: Path, found: Sequence[Result]) -> None:
-    """Add a file that appears whole or not at all."""
-    number = len(list(folder.glob("wave-*.parquet")))
-    path = folder / f"wave-{number:06}.parquet"
+    """Add a file that appears whole or not at all, and that no other sweep writes."""
+    number = len(list(folder.glob("part-*.parquet")))
+    path = folder / f"part-{number:06}-{os.getpid()}.parquet"
     table = pa.Table.from_pylist([msgspec.to_builtins(each) for each in found], RESULTS)
     unfinished = path.with_suffix(".unfinished")
     pq.write_table(table, unfinished)
@@ -207,9 +256,10 @@ def run_apart(run: Callable[[str], str], key: str, spec: str, limit_s: float) ->
     """Run one row in a forked process and say what came of it."""
     began = time.monotonic()
     reads, writes = os.pipe()
+    parent = os.getpid()
     child = os.fork()
     if not child:
-        _child(run, spec, reads, writes)
+        _child(run, spec, parent, reads, writes)
     os.close(writes)
     data = _read(reads, began + limit_s)
     os.close(reads)
@@ -236,9 +286,10 @@ def run_apart(run: Callable[[str], str], key: str, spec: str, limit_s: float) ->
     )
 
 
-def _child(run: Callable[[str], str], spec: str, reads: int, writes: int) -> None:
+def _child(run: Callable[[str], str], spec: str, parent: int, reads: int, writes: int) -> None:
     """Do the work, write the result into the pipe, and end without touching anything else."""
     os.close(reads)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     try:
         answer = b"+" + run(spec).encode()
     except BaseException as error:
@@ -247,6 +298,13 @@ def _child(run: Callable[[str], str], spec: str, reads: int, writes: int) -> Non
     while view:
         view = view[os.write(writes, view) :]
     os._exit(0)
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent has ended: Spark kills workers, not what they forked."""
+    while os.getppid() == parent:
+        time.sleep(ORPHAN_SECONDS)
+    os._exit(1)
 
 
 def _read(pipe: int, until: float) -> bytes | None:

@@ -1,9 +1,11 @@
 """Experiments, intervals and claims."""
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from orderwire.cli.lab import command
 from orderwire.lab.claims import judge_claims
@@ -31,8 +33,8 @@ def test_every_experiment_loads(name: str) -> None:
     assert find_experiment(name).name == name
 
 
-def test_all_algorithms_meet_the_same_seeds() -> None:
-    planned = plan(read_experiment(TINY.encode(), "tiny"), quick=False, seeds=None)
+def test_all_algorithms_meet_the_same_seeds(tmp_path: Path) -> None:
+    planned = plan(read_experiment(TINY.encode(), "tiny"), tmp_path, quick=False, seeds=None)
     assert len({each.key for each in planned}) == len(planned) == 8
     assert {each.row.seed for each in planned if each.series == "J"} == {1, 2}
     first = [run_row(each.row) for each in planned if each.point["members"] == 3]
@@ -84,8 +86,6 @@ def test_claims_are_judged_from_the_results() -> None:
 
 
 def test_growth_is_a_power() -> None:
-    from msgspec.structs import replace
-
     experiment = read_experiment(TINY.encode(), "tiny")
     claim = Claim(
         claim="g",
@@ -133,12 +133,43 @@ def test_exact_algorithms_deliver_at_the_same_times() -> None:
 
 def test_uplink_and_computation_make_delivery_later() -> None:
     free = Config(algorithm="jang-delta", members=6, messages=100, fan_out=0)
-    charged = Config(
-        algorithm="jang-delta", members=6, messages=100, fan_out=0, uplink_mbit=10, cpu_factor=20
-    )
+    charged = replace(free, uplink_mbit=10, cpu_factor=20, cpu_send_us=40, cpu_receive_us=30)
     cheap, dear = (run_row(Row(config=each, seed=1)) for each in (free, charged))
     assert dear["delivery_ms"] > cheap["delivery_ms"] + 2 * 0.8
     assert dear["busy_share"] > 0
+    assert (dear["charged_send_us"], dear["charged_receive_us"]) == (800, 600)
+
+
+def test_a_charge_that_nobody_measured_is_refused() -> None:
+    config = Config(algorithm="jang-delta", members=3, messages=10, cpu_factor=2)
+    assert config.uncalibrated
+    assert not config.rehearsal().uncalibrated
+    with pytest.raises(ValueError, match="has not been measured"):
+        run_row(Row(config=config, seed=1))
+
+
+def test_more_grids_take_the_first_of_what_they_leave_out() -> None:
+    text = TINY.replace(
+        "grid = { members = [3, 4] }",
+        "grid = { members = [4, 3], loss = [0.0] }\nalso = [{ loss = [0.1] }]",
+    )
+    points = [point for _, point, _ in read_experiment(text.encode(), "t").points(quick=True)]
+    assert points[::2] == [
+        {"members": 4, "loss": 0.0},
+        {"members": 3, "loss": 0.0},
+        {"members": 4, "loss": 0.1},
+    ]
+    with pytest.raises(ValueError, match="does not have skew_ms"):
+        read_experiment(text.replace("{ loss = [0.1] }", "{ skew_ms = [1] }").encode(), "t")
+
+
+def test_a_parameter_follows_the_grid() -> None:
+    text = TINY.replace(
+        'label = "J", algorithm = "jang-delta"',
+        'label = "J", algorithm = "bounded-jang", follow = { floor_cap = "members" }',
+    )
+    points = list(read_experiment(text.encode(), "t").points(quick=True))
+    assert [config.floor_cap for _, _, config in points if config.floor_cap] == [3, 4]
 
 
 def test_list_is_json() -> None:
