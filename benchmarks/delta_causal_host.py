@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import harness
+from checker import Stream, problems, refuse
 
 from orderwire.aio.endpoint import Endpoint
 from orderwire.aio.host import Host
@@ -45,11 +46,16 @@ class Tally:
         self.control_bytes = 0
         self.delays: list[int] = []
         self.last_s = 0.0
+        self.streams: dict[int, Stream] = {}
 
     def __call__(self, indication: OrderingIndication) -> None:
         match indication:
             case Delivered():
                 self.delivered += 1
+                stream = self.streams.get(indication.source)
+                if stream is None:
+                    stream = self.streams[indication.source] = Stream()
+                stream.got(indication.number)
                 if not self.delivered & 15:
                     self.delays.append(time.time_ns() - indication.stamp)
                     self.last_s = time.monotonic()
@@ -116,6 +122,8 @@ async def member(options: argparse.Namespace) -> None:
         "retransmitted": sum(each.retransmitted for each in counters),
         "p50_us": delays[len(delays) // 2] / 1e3,
         "p99_us": delays[len(delays) * 99 // 100] / 1e3,
+        "dropped": tally.discarded + sum(each.lost for each in counters),
+        "streams": {source: stream.told() for source, stream in tally.streams.items()},
     }
     print(json.dumps(result), flush=True)
     host.close()
@@ -131,6 +139,29 @@ def tell(process: "subprocess.Popen[str]", line: str) -> None:
     assert process.stdin is not None
     process.stdin.write(line + "\n")
     process.stdin.flush()
+
+
+def check(algorithm: str, load: str, results: list[dict[str, Any]]) -> None:
+    """Refuse a run in which a message is missing, came twice, or out of its sender's order.
+
+    Nobody tells which sender's copies a member lost: a stream may lack as many as it lost in all.
+    """
+    empty = Stream().told()
+    for me, result in enumerate(results):
+        lacking = 0
+        for source, other in enumerate(results):
+            if source == me:
+                continue
+            told = result["streams"].get(str(source), empty)
+            lack = max(0, other["sent"] - told["received"])
+            lacking += lack
+            found = problems(told, other["sent"], ordered=algorithm != "unordered", dropped=lack)
+            refuse(f"{algorithm} {load}, member {me} of {source}", found)
+        if lacking > result["dropped"]:
+            refuse(
+                f"{algorithm} {load}, member {me}",
+                [f"{lacking} messages are missing, {result['dropped']} are accounted for"],
+            )
 
 
 def run(algorithm: str, load: str, members: int, seconds: float) -> dict[str, Any]:
@@ -165,6 +196,7 @@ def run(algorithm: str, load: str, members: int, seconds: float) -> dict[str, An
             for pipe in (each.stdin, each.stdout):
                 assert pipe is not None
                 pipe.close()
+    check(algorithm, load, results)
     sent = sum(each["sent"] for each in results)
     delivered = sum(each["delivered"] for each in results)
     figures: dict[str, Any] = {
