@@ -9,12 +9,15 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 from loopback import free_members
 
-from orderwire import DeltaCausal
+from orderwire import DeltaCausal, Order
+from orderwire.cli.joining import Joining, joins_group
 from orderwire.cli.main import main
+from orderwire.ordering.catalog import ALGORITHMS
 from orderwire.participant.recording import Recording, RecordingError
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(120)]
@@ -98,6 +101,39 @@ def test_what_was_recorded_can_be_written_again(tmp_path: Path, start: Start) ->
     assert [sample["data"] for sample in samples] == ["one", "zwei ü", "", "four"]
     assert [sample["number"] for sample in samples] == [0, 1, 2, 3]
     assert counters["counters"]["delivered"] == 4
+
+
+@pytest.mark.parametrize("name", ["delta-causal", *ALGORITHMS])
+def test_every_algorithm_can_be_chosen(name: str) -> None:
+    seen: list[Order] = []
+
+    @click.command()
+    @joins_group("delta-causal")
+    def command(joining: Joining) -> None:
+        seen.append(joining.order())
+
+    arguments = ["--me=a", "--member=a=127.0.0.1:0", f"--order={name}", "--lifetime-ms=300"]
+    result = CliRunner().invoke(command, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    [order] = seen
+    assert order.algorithm == (DeltaCausal.conference().algorithm if "causal" in name else name)
+    assert order.lifetime_ns == 300_000_000
+    shown = CliRunner().invoke(main, ["participant", "--help"]).output
+    assert f"{name}|" in "".join(shown.split()).replace("]", "|")
+
+
+def test_members_of_a_chosen_algorithm_talk(start: Start) -> None:
+    members = [f"--member={n}={a}" for n, a in free_members("ana", "ben").items()]
+    chosen = ("--order=kshemkalyani-singhal", "--lifetime-ms=20000", "--json")
+    reading = start("participant", "--me=ben", *members, *chosen, "--read=**", "--count=2")
+    writing = start(
+        *("participant", "--me=ana", *members, *chosen, "--write=t", "--wait-readers=1"),
+        stdin=subprocess.PIPE,
+    )
+    [written] = ended(writing, "one\ntwo")
+    *samples, counted = ended(reading)
+    assert written["counters"]["written"] == counted["counters"]["delivered"] == 2
+    assert [sample["data"] for sample in samples] == ["one", "two"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -127,49 +127,6 @@ def test_a_conversation_over_a_bad_network_keeps_its_order_and_the_control_group
     run(test)
 
 
-@pytest.mark.parametrize("order", [ORDERED, Fifo()], ids=["delta-causal", "fifo"])
-def test_a_flood_through_iterator_and_callback_has_no_inversion(order: Order) -> None:
-    """Back-to-back writes, a bad network, readers of every kind: numbers only ever grow."""
-    count = 20_000
-
-    async def test() -> None:
-        async with group("ana", "ben", "carl") as (ana, ben, carl):
-            topic = Topic("flood", order=order)
-            called: list[int] = []
-            threaded: list[int] = []
-            iterated: list[int] = []
-            ben.reader(topic, callback=lambda sample: called.append(sample.number))
-            ben.reader(
-                topic, callback=lambda sample: threaded.append(sample.number), in_thread=True
-            )
-            reader = carl.reader(topic)
-
-            async def iterate() -> None:
-                async for sample in reader:
-                    iterated.append(sample.number)
-
-            task = asyncio.create_task(iterate())
-            writer = ana.writer(topic)
-            await writer.wait_matched(3, timeout_s=10)
-            for _ in range(count):
-                writer.write(bytes(64))
-                await writer.drain()
-            await ana.drain(timeout_s=30)
-            await ben.drain(timeout_s=30)
-            await carl.drain(timeout_s=30)
-            reader.close()
-            await task
-            for numbers in (called, threaded, iterated):
-                assert numbers == sorted(set(numbers))
-            assert ana.counters.copies == 2 * count
-            total = [ben.counters, carl.counters]
-            assert [each.delivered + each.lost + each.late for each in total] == [count, count]
-            if order.lifetime_ns is None:
-                assert len(called) == len(threaded) == len(iterated) == count
-
-    run(test)
-
-
 @pytest.mark.parametrize("order", [ORDERED, Fifo(), CONTROL], ids=lambda order: order.label)
 def test_every_size_arrives_or_is_refused(order: Order) -> None:
     async def test() -> None:
