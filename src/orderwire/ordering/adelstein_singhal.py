@@ -26,7 +26,13 @@ from orderwire.kernel import (
 )
 from orderwire.ordering.causal_node import CausalNode, CausalPdu, Wait
 from orderwire.ordering.settings import OrderingSettings
-from orderwire.ordering.wire import decode_head, encode_head, encode_varint, front_of
+from orderwire.ordering.wire import (
+    HeadedCodec,
+    decode_head,
+    encode_head,
+    encode_varint,
+    payload_of,
+)
 
 Stamps: TypeAlias = tuple[tuple[int, int], ...]
 """(process, stamp), ascending."""
@@ -126,31 +132,14 @@ def _encode_stamps(stamp: int, stamps: Stamps) -> bytes:
     return bytes(out)
 
 
-class AdelsteinSinghalCodec:
+class AdelsteinSinghalCodec(HeadedCodec[AdelsteinSinghalPdu]):
     """The compact form: head, V, R[·][d], payload.  Ages are exact, in ticks."""
-
-    def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
-        self._members = settings.members
-
-    def encode(self, pdu: AdelsteinSinghalPdu) -> bytes:
-        """Return the whole PDU."""
-        return pdu.control + pdu.payload
-
-    def decode(self, data: bytes | memoryview) -> AdelsteinSinghalPdu:
-        """Parse what `encode` wrote.  Raises RemoteProtocolError on anything else."""
-        front = front_of(data)
-        try:
-            return self._parse(front, data)
-        except RemoteProtocolError:
-            if len(front) == len(data):
-                raise
-        return self._parse(bytes(data), data)
 
     def _parse(self, front: bytes, data: bytes | memoryview) -> AdelsteinSinghalPdu:
         stamp, number, destinations, at = decode_head(front, self._members)
         sent, at = self._parse_stamps(front, at, stamp)
         heard, at = self._parse_stamps(front, at, stamp)
-        payload = front[at:] if len(front) == len(data) else bytes(data[at:])
+        payload = payload_of(front, data, at)
         return AdelsteinSinghalPdu(number, stamp, destinations, front[:at], payload, sent, heard)
 
     def _parse_stamps(self, data: bytes, at: int, stamp: int) -> tuple[Stamps, int]:

@@ -42,6 +42,7 @@ from orderwire.ordering.bounded_jang_codec import (
     encode_copy,
     encode_floors,
     encode_listed,
+    loss_notice,
 )
 from orderwire.ordering.bounded_jang_entries import BoundedUndelivered, floors_with
 from orderwire.ordering.causal_node import CausalNode, Wait
@@ -252,6 +253,11 @@ class BoundedJang(CausalNode[BoundedJangPdu]):
         )
 
     # Receiving
+
+    @staticmethod
+    def loss_notice(pdu: BoundedJangPdu) -> BoundedJangPdu:
+        """Return the notice that this copy will not come.  [decision 0013]"""
+        return loss_notice(pdu)
 
     def _waits(self, pdu: BoundedJangPdu) -> Iterable[Wait]:
         marks = pdu.marks

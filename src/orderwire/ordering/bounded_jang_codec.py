@@ -32,12 +32,13 @@ from orderwire.kernel import Destinations, ProcessId, RemoteProtocolError, membe
 from orderwire.ordering.causal_node import CausalPdu, Wait
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.ordering.wire import (
+    HeadedCodec,
     decode_head,
     decode_set,
     encode_head,
     encode_set,
     encode_varint,
-    front_of,
+    payload_of,
 )
 
 INTEGER_BYTES = 4
@@ -207,27 +208,13 @@ def encode_floors(
     return (_FLOORS_ALL, one), ((everyone, grid.floor(stamp, distance)),)
 
 
-class BoundedJangCodec:
+class BoundedJangCodec(HeadedCodec[BoundedJangPdu]):
     """The one form."""
 
     def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
-        self._members = settings.members
+        super().__init__(me, settings)
         self._everyone = (1 << settings.members) - 1
         self._grid = Grid(settings)
-
-    def encode(self, pdu: BoundedJangPdu) -> bytes:
-        """Return the whole PDU."""
-        return pdu.control + pdu.payload
-
-    def decode(self, data: bytes | memoryview) -> BoundedJangPdu:
-        """Parse what `encode` wrote.  Raises RemoteProtocolError on anything else."""
-        front = front_of(data)
-        try:
-            return self._parse(front, data)
-        except RemoteProtocolError:
-            if len(front) == len(data):
-                raise
-        return self._parse(bytes(data), data)
 
     def _parse(self, front: bytes, data: bytes | memoryview) -> BoundedJangPdu:
         stamp, number, destinations, at = decode_head(front, self._members)
@@ -262,7 +249,7 @@ class BoundedJangCodec:
             ) from None
         if is_notice and at != len(data):
             raise RemoteProtocolError(f"a notice with {len(data) - at} bytes behind it")
-        payload = front[at:] if len(front) == len(data) else bytes(data[at:])
+        payload = payload_of(front, data, at)
         return BoundedJangPdu(
             number,
             stamp,
@@ -386,6 +373,8 @@ class BoundedJangCodec:
 def _parse_marks(data: bytes, at: int, entries: int, form: int) -> tuple[int, int]:
     if form == _MARKS_MASK:
         width = (entries + 7) // 8
+        if at + width > len(data):
+            raise RemoteProtocolError(f"marks of {width} bytes, {len(data) - at} are left")
         marks = int.from_bytes(data[at : at + width], "little")
         at += width
     elif form == _MARKS_LIST:

@@ -47,7 +47,13 @@ from orderwire.ordering.pdu import (
 )
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.ordering.stamps import StampClock
-from orderwire.ordering.wire import decode_head, encode_head, encode_varint, front_of
+from orderwire.ordering.wire import (
+    HeadedCodec,
+    decode_head,
+    encode_head,
+    encode_varint,
+    payload_of,
+)
 
 GAPS_REMEMBERED = 1_024
 """Per sender: ranges of copies that were skipped, and ranges that the link has reported lost."""
@@ -79,19 +85,10 @@ class FifoPdu(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
 
 
-class FifoCodec:
+class FifoCodec(HeadedCodec[FifoPdu]):
     """The head, sequence number, age of the copy before (0: none), incarnation, the payload."""
 
-    def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
-        self._members = settings.members
-
-    def encode(self, pdu: FifoPdu) -> bytes:
-        """Return the whole PDU."""
-        return pdu.control + pdu.payload
-
-    def decode(self, data: bytes | memoryview) -> FifoPdu:
-        """Parse what `encode` wrote.  Raises RemoteProtocolError on anything else."""
-        front = front_of(data)
+    def _parse(self, front: bytes, data: bytes | memoryview) -> FifoPdu:
         stamp, number, destinations, at = decode_head(front, self._members)
         sequence, at = read_varint(front, at)
         age, at = read_varint(front, at)
@@ -103,7 +100,7 @@ class FifoCodec:
                 f"copy {sequence} with stamp {stamp} says the one before it is {age} ticks older"
             )
         previous = stamp - age if age else None
-        payload = front[at:] if len(front) == len(data) else bytes(data[at:])
+        payload = payload_of(front, data, at)
         return FifoPdu(
             number, stamp, destinations, sequence, previous, incarnation, front[:at], payload
         )

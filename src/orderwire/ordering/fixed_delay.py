@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from orderwire.kernel import Destinations, Effects, ProcessId, Send, members_of
 from orderwire.ordering.causal_node import CausalNode, CausalPdu, Wait
 from orderwire.ordering.settings import OrderingSettings
-from orderwire.ordering.wire import decode_head, encode_head, front_of
+from orderwire.ordering.wire import HeadedCodec, decode_head, encode_head, payload_of
 
 
 class FixedDelay(CausalNode[CausalPdu]):
@@ -51,18 +51,10 @@ class FixedDelay(CausalNode[CausalPdu]):
         pass
 
 
-class FixedDelayCodec:
+class FixedDelayCodec(HeadedCodec[CausalPdu]):
     """The head and nothing else."""
 
-    def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
-        self._members = settings.members
-
-    def encode(self, pdu: CausalPdu) -> bytes:
-        """Return the whole PDU."""
-        return pdu.control + pdu.payload
-
-    def decode(self, data: bytes | memoryview) -> CausalPdu:
-        """Parse what `encode` wrote.  Raises RemoteProtocolError on anything else."""
-        front = front_of(data)
+    def _parse(self, front: bytes, data: bytes | memoryview) -> CausalPdu:
         stamp, number, destinations, at = decode_head(front, self._members)
-        return CausalPdu(number, stamp, destinations, front[:at], bytes(data[at:]))
+        payload = payload_of(front, data, at)
+        return CausalPdu(number, stamp, destinations, front[:at], payload)

@@ -30,11 +30,12 @@ from orderwire.kernel import ProcessId, RemoteProtocolError, read_varint
 from orderwire.ordering.causal_node import CausalPdu, Wait
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.ordering.wire import (
+    HeadedCodec,
     decode_head,
     decode_set,
     encode_set,
     encode_varint,
-    front_of,
+    payload_of,
 )
 
 Entry: TypeAlias = tuple[int, int]
@@ -148,29 +149,17 @@ def printed_bytes(pdu: JangDeltaPdu, settings: OrderingSettings) -> int:
     return total
 
 
-class JangDeltaCodec:
+class JangDeltaCodec(HeadedCodec[JangDeltaPdu]):
     """The compact form."""
 
     def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
-        self._members = settings.members
+        super().__init__(me, settings)
         self._everyone = (1 << settings.members) - 1
         layout = Layout(settings)
         self._packed_entry = layout.entry
         self._packed_wait = layout.wait
-
-    def encode(self, pdu: JangDeltaPdu) -> bytes:
-        """Return the whole PDU."""
-        return pdu.control + pdu.payload
-
-    def decode(self, data: bytes | memoryview) -> JangDeltaPdu:
-        """Parse what `encode` wrote.  Raises RemoteProtocolError on anything else."""
-        front = front_of(data)
-        try:
-            return self._parse(front, data)
-        except RemoteProtocolError:
-            if len(front) == len(data):
-                raise
-        return self._parse(bytes(data), data)
+        is_small = settings.members <= PACKED_MEMBERS_MAX
+        self._packed_max = settings.members**2 if is_small else 0
 
     def _parse(self, front: bytes, data: bytes | memoryview) -> JangDeltaPdu:
         stamp, number, destinations, at = decode_head(front, self._members)
@@ -189,7 +178,7 @@ class JangDeltaCodec:
             raise RemoteProtocolError(
                 f"control information runs past the end ({len(front)} bytes)"
             ) from None
-        payload = front[at:] if len(front) == len(data) else bytes(data[at:])
+        payload = payload_of(front, data, at)
         return JangDeltaPdu(number, stamp, destinations, front[:at], payload, entries, waits)
 
     def _parse_entries(self, data: bytes, at: int, stamp: int) -> tuple[dict[int, Entries], int]:
@@ -260,7 +249,7 @@ class JangDeltaCodec:
         self, data: bytes, at: int, stamp: int, count: int
     ) -> tuple[dict[int, Entries], int]:
         end = at + count * self._packed_entry.size
-        if count > self._members**2 or end > len(data):
+        if count > self._packed_max or end > len(data):
             raise RemoteProtocolError(
                 f"{count} packed entries in a group of {self._members}, {len(data) - at} bytes left"
             )

@@ -1,7 +1,7 @@
 """Commands and indications that every ordering algorithm shares, and the contract of its codec."""
 
 from enum import Enum
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -110,6 +110,15 @@ class Codec(Protocol[PduT]):
 
     def decode(self, data: bytes | memoryview) -> PduT:
         """Parse what `encode` wrote.  Raises RemoteProtocolError on anything else."""
+        ...
+
+
+@runtime_checkable
+class Noticing(Protocol[PduT]):
+    """A core that can make of a copy the notice that it will not come."""
+
+    def loss_notice(self, pdu: PduT) -> PduT:
+        """Return what stands in its place: it waits as the copy would, and is not delivered."""
         ...
 
 

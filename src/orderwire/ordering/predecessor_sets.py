@@ -18,10 +18,10 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TypeAlias
 
-from orderwire.kernel import Destinations, RemoteProtocolError, members_of, read_varint
+from orderwire.kernel import Destinations, ProcessId, RemoteProtocolError, members_of, read_varint
 from orderwire.ordering.causal_node import CausalPdu
 from orderwire.ordering.settings import OrderingSettings
-from orderwire.ordering.wire import decode_head, encode_varint, front_of
+from orderwire.ordering.wire import HeadedCodec, decode_head, encode_varint, payload_of
 
 Sending: TypeAlias = tuple[int, int]
 """(stamp, sender): a message, in the order in which sets are cut."""
@@ -154,31 +154,17 @@ def decode_sets(
     return sets, at
 
 
-class PredecessorSetsCodec:
+class PredecessorSetsCodec(HeadedCodec[PredecessorSetsPdu]):
     """The compact form."""
 
-    def __init__(self, members: int, set_max: int) -> None:
-        self._members = members
+    def __init__(self, me: ProcessId, settings: OrderingSettings, set_max: int) -> None:
+        super().__init__(me, settings)
         self._set_max = set_max
-
-    def encode(self, pdu: PredecessorSetsPdu) -> bytes:
-        """Return the whole PDU."""
-        return pdu.control + pdu.payload
-
-    def decode(self, data: bytes | memoryview) -> PredecessorSetsPdu:
-        """Parse what `encode` wrote.  Raises RemoteProtocolError on anything else."""
-        front = front_of(data)
-        try:
-            return self._parse(front, data)
-        except RemoteProtocolError:
-            if len(front) == len(data):
-                raise
-        return self._parse(bytes(data), data)
 
     def _parse(self, front: bytes, data: bytes | memoryview) -> PredecessorSetsPdu:
         stamp, number, destinations, at = decode_head(front, self._members)
         sets, at = decode_sets(front, at, stamp, self._members, self._set_max)
-        payload = front[at:] if len(front) == len(data) else bytes(data[at:])
+        payload = payload_of(front, data, at)
         return PredecessorSetsPdu(number, stamp, destinations, front[:at], payload, sets)
 
 

@@ -53,7 +53,13 @@ from orderwire.ordering.predecessor_sets import (
     unite,
 )
 from orderwire.ordering.settings import OrderingSettings
-from orderwire.ordering.wire import decode_head, encode_head, encode_varint, front_of
+from orderwire.ordering.wire import (
+    HeadedCodec,
+    decode_head,
+    encode_head,
+    encode_varint,
+    payload_of,
+)
 
 SET_MESSAGES_MAX = 4_096
 """Messages to one destination that a set names; more are an error of lifetimes and rates."""
@@ -341,27 +347,13 @@ def _encode_shortfalls(stamp: int, shortfalls: Mapping[Sending, int]) -> bytes:
     return bytes(out)
 
 
-class RodriguesDeadlineCodec:
+class RodriguesDeadlineCodec(HeadedCodec[RodriguesDeadlinePdu]):
     """The compact form."""
 
     def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
         settings.require_lifetime(RodriguesDeadline.NAME)
-        self._members = settings.members
+        super().__init__(me, settings)
         self._lifetime = (settings.lifetime_ns or 0) // settings.tick_ns
-
-    def encode(self, pdu: RodriguesDeadlinePdu) -> bytes:
-        """Return the whole PDU."""
-        return pdu.control + pdu.payload
-
-    def decode(self, data: bytes | memoryview) -> RodriguesDeadlinePdu:
-        """Parse what `encode` wrote.  Raises RemoteProtocolError on anything else."""
-        front = front_of(data)
-        try:
-            return self._parse(front, data)
-        except RemoteProtocolError:
-            if len(front) == len(data):
-                raise
-        return self._parse(bytes(data), data)
 
     def _parse(self, front: bytes, data: bytes | memoryview) -> RodriguesDeadlinePdu:
         stamp, number, destinations, at = decode_head(front, self._members)
@@ -370,7 +362,7 @@ class RodriguesDeadlineCodec:
             raise RemoteProtocolError(f"a lifetime of {self._lifetime} - {shortfall} ticks")
         sets, at = decode_sets(front, at, stamp, self._members, SET_MESSAGES_MAX)
         shortfalls, at = self._parse_shortfalls(front, at, stamp, sets)
-        payload = front[at:] if len(front) == len(data) else bytes(data[at:])
+        payload = payload_of(front, data, at)
         lifetime = self._lifetime - shortfall
         return RodriguesDeadlinePdu(
             number, stamp, destinations, front[:at], payload, sets, lifetime, shortfalls

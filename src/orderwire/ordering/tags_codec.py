@@ -19,7 +19,7 @@ at several destinations is written once.  What has expired is left out of all th
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias
 
 from orderwire.kernel import (
     Destinations,
@@ -31,11 +31,12 @@ from orderwire.kernel import (
 from orderwire.ordering.causal_node import CausalPdu, Wait
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.ordering.wire import (
+    HeadedCodec,
     decode_head,
     decode_set,
     encode_set,
     encode_varint,
-    front_of,
+    payload_of,
 )
 
 INTEGER_BYTES = 4
@@ -258,52 +259,27 @@ def _read_cells(
     return row, at
 
 
-PduT = TypeVar("PduT", bound=CausalPdu)
-
-
-class _TagCodec(Generic[PduT]):
-    """Head, control information, payload."""
-
-    def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
-        self._members = settings.members
-
-    def encode(self, pdu: PduT) -> bytes:
-        """Return the whole PDU."""
-        return pdu.control + pdu.payload
-
-    def decode(self, data: bytes | memoryview) -> PduT:
-        """Parse what `encode` wrote.  Raises RemoteProtocolError on anything else."""
-        front = front_of(data)
-        try:
-            return self._parse(front, data)
-        except RemoteProtocolError:
-            if len(front) == len(data):
-                raise
-        return self._parse(bytes(data), data)
-
-    def _parse(self, front: bytes, data: bytes | memoryview) -> PduT:
-        raise NotImplementedError
-
-
-class EntriesCodec(_TagCodec[EntriesPdu]):
+class EntriesCodec(HeadedCodec[EntriesPdu]):
     """The wire form of a message with entries."""
 
     def _parse(self, front: bytes, data: bytes | memoryview) -> EntriesPdu:
         stamp, number, destinations, at = decode_head(front, self._members)
         entries, at = read_entries(front, at, stamp, self._members)
-        return EntriesPdu(number, stamp, destinations, front[:at], bytes(data[at:]), entries)
+        return EntriesPdu(
+            number, stamp, destinations, front[:at], payload_of(front, data, at), entries
+        )
 
 
-class PairsCodec(_TagCodec[PairsPdu]):
+class PairsCodec(HeadedCodec[PairsPdu]):
     """The wire form of a message with pairs."""
 
     def _parse(self, front: bytes, data: bytes | memoryview) -> PairsPdu:
         stamp, number, destinations, at = decode_head(front, self._members)
         pairs, at = read_pairs(front, at, stamp, self._members)
-        return PairsPdu(number, stamp, destinations, front[:at], bytes(data[at:]), pairs)
+        return PairsPdu(number, stamp, destinations, front[:at], payload_of(front, data, at), pairs)
 
 
-class MatrixCodec(_TagCodec[MatrixPdu]):
+class MatrixCodec(HeadedCodec[MatrixPdu]):
     """The wire form of a message with a matrix."""
 
     def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
@@ -313,4 +289,4 @@ class MatrixCodec(_TagCodec[MatrixPdu]):
     def _parse(self, front: bytes, data: bytes | memoryview) -> MatrixPdu:
         stamp, number, destinations, at = decode_head(front, self._members)
         rows, at = read_rows(front, at, stamp, self._members, self._parsed)
-        return MatrixPdu(number, stamp, destinations, front[:at], bytes(data[at:]), rows)
+        return MatrixPdu(number, stamp, destinations, front[:at], payload_of(front, data, at), rows)

@@ -30,7 +30,7 @@ from orderwire.ordering.pdu import (
 )
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.ordering.stamps import StampClock
-from orderwire.ordering.wire import decode_head, encode_head, front_of
+from orderwire.ordering.wire import HeadedCodec, decode_head, encode_head, payload_of
 
 STAMPS_REMEMBERED = 8_192
 """Per sender: a copy older than so many newer ones is taken for a duplicate."""
@@ -47,21 +47,12 @@ class UnorderedPdu(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
 
 
-class UnorderedCodec:
+class UnorderedCodec(HeadedCodec[UnorderedPdu]):
     """The head, then the payload."""
 
-    def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
-        self._members = settings.members
-
-    def encode(self, pdu: UnorderedPdu) -> bytes:
-        """Return the whole PDU."""
-        return pdu.control + pdu.payload
-
-    def decode(self, data: bytes | memoryview) -> UnorderedPdu:
-        """Parse what `encode` wrote.  Raises RemoteProtocolError on anything else."""
-        front = front_of(data)
+    def _parse(self, front: bytes, data: bytes | memoryview) -> UnorderedPdu:
         stamp, number, destinations, at = decode_head(front, self._members)
-        payload = front[at:] if len(front) == len(data) else bytes(data[at:])
+        payload = payload_of(front, data, at)
         return UnorderedPdu(number, stamp, destinations, front[:at], payload)
 
 

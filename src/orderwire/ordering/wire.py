@@ -12,15 +12,18 @@ The shortest of the three is sent; any of them is understood.
 """
 
 import struct
+from typing import Generic, Protocol, TypeVar
 
 from orderwire.kernel import (
     Destinations,
+    ProcessId,
     RemoteProtocolError,
     members_of,
     read_varint,
     varint_bytes,
     write_varint,
 )
+from orderwire.ordering.settings import OrderingSettings
 
 STAMP_BYTES = 8
 INLINE_MASK_BITS = 69
@@ -155,12 +158,53 @@ def decode_head(data: bytes, members: int) -> tuple[int, int, Destinations, int]
     return stamp, number, Destinations(mask), at
 
 
-def front_of(data: bytes | memoryview) -> bytes:
-    """Return a copy of the front of a PDU in a receive buffer, long enough for most of them.
+class HeadedPdu(Protocol):
+    """A message between encoding and decoding."""
 
-    So the payload of a large one is copied once.  A codec whose control information turns out to
-    be longer parses a copy of the whole.
-    """
-    if isinstance(data, bytes):
-        return data
-    return bytes(data) if len(data) <= FRONT_BYTES else bytes(data[:FRONT_BYTES])
+    @property
+    def control(self) -> bytes:
+        """Everything before the payload, as on the wire."""
+        ...
+
+    @property
+    def payload(self) -> bytes:
+        """What the application has written."""
+        ...
+
+
+PduT = TypeVar("PduT", bound=HeadedPdu)
+
+
+class HeadedCodec(Generic[PduT]):
+    """Head, control information, payload; an algorithm's codec adds `_parse`."""
+
+    def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
+        self._members = settings.members
+
+    def encode(self, pdu: PduT) -> bytes:
+        """Return the whole PDU."""
+        return pdu.control + pdu.payload
+
+    def decode(self, data: bytes | memoryview) -> PduT:
+        """Parse what `encode` wrote.  Raises RemoteProtocolError on anything else.
+
+        Of a large PDU in a receive buffer, only the front is copied at first, which holds all
+        control information of most of them: so the payload is copied once.
+        """
+        if isinstance(data, bytes):
+            return self._parse(data, data)
+        if len(data) <= FRONT_BYTES:
+            return self._parse(bytes(data), data)
+        try:
+            return self._parse(bytes(data[:FRONT_BYTES]), data)
+        except RemoteProtocolError:
+            return self._parse(bytes(data), data)
+
+    def _parse(self, front: bytes, data: bytes | memoryview) -> PduT:
+        """Parse the front of a PDU, or all of it.  Raises RemoteProtocolError."""
+        raise NotImplementedError
+
+
+def payload_of(front: bytes, data: bytes | memoryview, at: int) -> bytes:
+    """Return what stands behind this offset of a PDU, of which `front` is the front."""
+    return front[at:] if len(front) == len(data) else bytes(data[at:])

@@ -92,4 +92,4 @@ class YavatkarMcpCodec(PredecessorSetsCodec):
     """Sets of any size up to the limit."""
 
     def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
-        super().__init__(settings.members, set_max(settings))
+        super().__init__(me, settings, set_max(settings))

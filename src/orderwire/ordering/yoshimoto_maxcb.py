@@ -141,4 +141,4 @@ class YoshimotoMaxCbCodec(PredecessorSetsCodec):
     """Sets of at most MAX_CB messages."""
 
     def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
-        super().__init__(settings.members, settings.max_cb)
+        super().__init__(me, settings, settings.max_cb)

@@ -255,6 +255,14 @@ def test_packed_and_compact_form_mean_the_same() -> None:
         assert (pdu.entries, pdu.waits) == (entries, waits)
 
 
+def test_the_packed_form_is_for_small_groups_only() -> None:
+    """In a larger one, a frame could hold thousands of entries of one sender."""
+    codec = JangDeltaCodec(ME, OrderingSettings(members=17, lifetime_ns=250_000))
+    control = bytes((1 << 1 | 1, 1, 1, 0, 0, 2, 0, 0))
+    with pytest.raises(RemoteProtocolError, match="1 packed entries in a group of 17"):
+        codec.decode(encode_head(100, 0, destinations([0])) + control)
+
+
 def test_ages_too_old_to_pack_are_sent_in_the_compact_form() -> None:
     layout = Layout(OrderingSettings(members=6, lifetime_ns=250_000, tick_ns=1))
     old: dict[int, Entries] = {1: ((5, 2),)}
