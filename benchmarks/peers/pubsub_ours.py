@@ -18,7 +18,7 @@ PORT = 7_650
 SUBSCRIBERS = int(os.environ.get("ORDERWIRE_SUBSCRIBERS", "8"))
 LIFETIME_MS = 10_000
 """Of Δ-causal messages: longer than a flood may wait for room."""
-WRITE_BYTES = 32 << 10
+WRITE_BYTES = 192 << 10
 """In a flood so much is written at once."""
 CONNECT_S = 10.0
 ENDS = 3
