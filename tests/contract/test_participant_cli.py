@@ -192,5 +192,5 @@ def test_a_trace_is_no_recording(tmp_path: Path) -> None:
     from orderwire.trace import write_trace
 
     write_trace(tmp_path / "trace.arrow", [])
-    with pytest.raises(RecordingError, match="is no recording of version 1: it has no version"):
+    with pytest.raises(RecordingError, match="is no recording of version 1 or 2: it has no version"):
         Recording(tmp_path / "trace.arrow")

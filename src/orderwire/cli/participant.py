@@ -5,6 +5,7 @@ import base64
 import os
 import sys
 import threading
+from collections.abc import Coroutine
 from concurrent.futures import CancelledError
 from typing import Any
 
@@ -13,7 +14,9 @@ import msgspec
 
 from orderwire.cli.joining import Joining, first_of, joins_group, run_until_stopped
 from orderwire.cli.output import EXIT_GOOD, emit, emit_json, progress
-from orderwire.participant import Participant, Sample, Topic, Writer
+from orderwire.kernel import NS_PER_MS, OrderwireError
+from orderwire.participant import Sample, Topic, Writer
+from orderwire.participant.lifetimes import own_lifetime_ns
 
 LINES_WAITING_MAX = 1_000
 """Lines read from standard input and not written yet."""
@@ -32,6 +35,8 @@ def sample_json(sample: Sample) -> dict[str, Any]:
         "held_ms": round(sample.held_ms, 3),
         "dropped_before": sample.dropped_before,
     }
+    if sample.lifetime_ns is not None:
+        fields["lifetime_ms"] = sample.lifetime_ns / NS_PER_MS
     try:
         return fields | {"data": sample.data.decode()}
     except UnicodeDecodeError:
@@ -72,13 +77,13 @@ def stdin_lines(loop: asyncio.AbstractEventLoop) -> "asyncio.Queue[bytes | None]
     return lines
 
 
-async def write_lines(writer: Writer, wait_readers: int) -> None:
+async def write_lines(writer: Writer, wait_readers: int, lifetime_ms: float | None) -> None:
     """Write standard input, a message a line."""
     if wait_readers:
         await writer.wait_matched(wait_readers)
     lines = stdin_lines(asyncio.get_running_loop())
     while (line := await lines.get()) is not None:
-        if writer.write(line) is None:
+        if writer.write(line, lifetime_ms=lifetime_ms) is None:
             progress(f"nobody reads {writer.topic.name}: {line[:60]!r} was not sent")
         await writer.drain()
     await writer.flush(timeout_s=30)
@@ -92,6 +97,12 @@ async def write_lines(writer: Writer, wait_readers: int) -> None:
 @click.option("--read", "patterns", multiple=True, metavar="PATTERN", help="Read these topics.")
 @click.option("--write", "topic", metavar="TOPIC", help="Write each line of standard input.")
 @click.option("--wait-readers", default=0, help="Write once the topic has so many readers.")
+@click.option(
+    "--message-lifetime-ms",
+    type=float,
+    metavar="MS",
+    help="Lifetime of each line, shorter than Δ; --order rodrigues-deadline only.",
+)
 @click.option("--own", is_flag=True, help="Read what we write, too.")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many samples.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object a line.")
@@ -100,6 +111,7 @@ def command(
     patterns: tuple[str, ...],
     topic: str | None,
     wait_readers: int,
+    message_lifetime_ms: float | None,
     own: bool,
     count: int | None,
     as_json: bool,
@@ -113,6 +125,13 @@ def command(
         raise click.UsageError("nothing to do: give --read PATTERN, --write TOPIC or both")
     if topic is None and wait_readers:
         raise click.UsageError("--wait-readers has no effect without --write")
+    if message_lifetime_ms is not None:
+        if topic is None:
+            raise click.UsageError("--message-lifetime-ms has no effect without --write")
+        try:
+            own_lifetime_ns(joining.order(), message_lifetime_ms)
+        except OrderwireError as error:
+            raise click.UsageError(f"--message-lifetime-ms: {error}") from None
 
     async def work(stop: asyncio.Event) -> int:
         order = joining.order()
@@ -135,7 +154,11 @@ def command(
 
             for pattern in patterns:
                 participant.reader(pattern, order=order, callback=on_sample, own=own)
-            await _serve(participant, topic, order, wait_readers, count, stop)
+            writing = None
+            if topic is not None:
+                writer = participant.writer(Topic(topic, order))
+                writing = write_lines(writer, wait_readers, message_lifetime_ms)
+            await _serve(writing, count, stop)
             counters = participant.counters
         if as_json:
             emit_json({"counters": counters})
@@ -148,17 +171,11 @@ def command(
 
 
 async def _serve(
-    participant: Participant,
-    topic: str | None,
-    order: Any,
-    wait_readers: int,
-    count: int | None,
-    stop: asyncio.Event,
+    writing: Coroutine[Any, Any, None] | None, count: int | None, stop: asyncio.Event
 ) -> None:
-    if topic is None:
+    if writing is None:
         await stop.wait()
         return
-    writing = write_lines(participant.writer(Topic(topic, order)), wait_readers)
     await first_of(writing, stop.wait())
     if count is not None:
         await stop.wait()

@@ -9,7 +9,8 @@ import msgspec
 
 from orderwire.cli.joining import Joining, first_of, joins_group, run_until_stopped
 from orderwire.cli.output import EXIT_GOOD, emit_json, progress
-from orderwire.kernel import NS_PER_S
+from orderwire.kernel import NS_PER_MS, NS_PER_S
+from orderwire.ordering.catalog import algorithm
 from orderwire.participant import Participant, Topic, Writer
 from orderwire.participant.qos import Order
 from orderwire.participant.recording import Recording
@@ -21,17 +22,19 @@ class Row(NamedTuple):
     topic: str
     stamp_ns: int
     data: bytes
+    lifetime_ns: int | None
+    """Its own, where it had one."""
 
 
 def rows_of(recording: Recording, sources: tuple[str, ...]) -> Iterator[Row]:
     """Yield what is to be written, in the order it was read, of these sources or of all."""
     table = recording.table
-    for batch in table.select(["topic", "source", "stamp_ns", "data"]).to_batches():
-        for topic, source, stamp, data in zip(
+    for batch in table.select(["topic", "source", "stamp_ns", "data", "lifetime_ns"]).to_batches():
+        for topic, source, stamp, data, lifetime_ns in zip(
             *(column.to_pylist() for column in batch.columns), strict=True
         ):
             if not sources or source in sources:
-                yield Row(topic, stamp, data)
+                yield Row(topic, stamp, data, lifetime_ns)
 
 
 async def write_again(
@@ -42,11 +45,19 @@ async def write_again(
     speed: float,
     wait_readers: int,
 ) -> None:
-    """Write all rows with the gaps their stamps had, divided by `speed` (0: without)."""
+    """Write all rows with the gaps their stamps had, divided by `speed` (0: without).
+
+    Lifetimes of their own that the order cannot give are left out, and told.
+    """
     names = sorted({row.topic for row in rows_of(recording, sources)})
     writers: dict[str, Writer] = {name: participant.writer(Topic(name, order)) for name in names}
     for writer in writers.values():
         await writer.wait_matched(wait_readers)
+    lives_ns = (order.lifetime_ns or 0) if algorithm(order.algorithm).own_lifetimes else 0
+    lives = (row.lifetime_ns for row in rows_of(recording, sources))
+    left_out = sum(own is not None and own > lives_ns for own in lives)
+    if left_out:
+        progress(f"{left_out} samples had lifetimes of their own that {order.key} cannot give")
     loop = asyncio.get_running_loop()
     started = loop.time()
     first: int | None = None
@@ -56,7 +67,10 @@ async def write_again(
             due = started + (row.stamp_ns - first) / NS_PER_S / speed
             if due > loop.time():
                 await asyncio.sleep(due - loop.time())
-        writers[row.topic].write(row.data)
+        own_ms = None
+        if lives_ns and row.lifetime_ns is not None and row.lifetime_ns <= lives_ns:
+            own_ms = row.lifetime_ns / NS_PER_MS
+        writers[row.topic].write(row.data, lifetime_ms=own_ms)
         await writers[row.topic].drain()
         if not speed and written % 64 == 63:
             await asyncio.sleep(0)
