@@ -53,7 +53,7 @@ class BoundedUndelivered(KnownUndelivered):
         A message that this copy waited for and that is not listed was covered by m everywhere: its
         entry at the sender was empty.  The copy teaches that, too.
         """
-        theirs = grouped(pdu.listed)
+        theirs = grouped(pdu.listed) if pdu.listed else {}
         for sender, stamp in pdu.others:
             group = theirs.get(sender)
             if group is None:

@@ -97,17 +97,23 @@ class KnownUndelivered:
         not_me = self._not_me
         others = destinations & not_me & ~(1 << source)
         mine = entries.get(source)
-        if source not in theirs and (mine is None or mine[0][0] < stamp):
+        earlier = theirs.get(source, ())
+        if (mine is None or mine[0][0] < stamp) and not (earlier and any(map(_mask_of, earlier))):
+            # As `_merge_group` would: what I know of the source is older, and it has dropped it.
             entries[source] = ((stamp, others),)
         else:
-            group = ((stamp, others), *theirs.get(source, ()))
+            group = ((stamp, others), *earlier)
             self._merge_group(source, () if mine is None else mine, group)
         for sender, group in theirs.items():
             if sender == source:
                 continue
             mine = entries.get(sender)
             if mine is None:
-                self._merge_group(sender, (), group)
+                if len(group) == 1 and sender != self._me:
+                    ((theirs_stamp, theirs_mask),) = group
+                    entries[sender] = ((theirs_stamp, theirs_mask & not_me),)
+                else:
+                    self._merge_group(sender, (), group)
             elif len(group) == 1 and len(mine) == 1 and sender != self._me:
                 ((theirs_stamp, theirs_mask),) = group
                 ((mine_stamp, mine_mask),) = mine
@@ -159,3 +165,7 @@ class KnownUndelivered:
         if sender == self._me:
             return tuple([entry for entry in group if entry[1]])
         return (group[0], *[entry for entry in group[1:] if entry[1]])
+
+
+def _mask_of(entry: Entry) -> int:
+    return entry[1]
