@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 from loopback import free_members
 
-from orderwire import DeltaCausal, Order
-from orderwire.cli.joining import Joining, joins_group
+from orderwire import DeltaCausal, Dropped, Order
+from orderwire.cli.joining import Joining, joins_group, tell_drop
 from orderwire.cli.main import main
 from orderwire.ordering.catalog import ALGORITHMS
 from orderwire.participant.recording import Recording, RecordingError
@@ -122,6 +122,12 @@ def test_every_algorithm_can_be_chosen(name: str) -> None:
     assert f"{name}|" in "".join(shown.split()).replace("]", "|")
 
 
+def test_drops_are_told_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    tell_drop(Dropped(reason="late", count=2, total=5, domain="fifo"))
+    tell_drop(Dropped(reason="expired", count=1, total=1, domain="fifo", pattern="chat/*"))
+    assert capsys.readouterr().err == "late: 2 in fifo\nexpired: 1 in fifo, reading chat/*\n"
+
+
 def test_members_of_a_chosen_algorithm_talk(start: Start) -> None:
     members = [f"--member={n}={a}" for n, a in free_members("ana", "ben").items()]
     chosen = ("--order=kshemkalyani-singhal", "--lifetime-ms=20000", "--json")
@@ -192,5 +198,5 @@ def test_a_trace_is_no_recording(tmp_path: Path) -> None:
     from orderwire.trace import write_trace
 
     write_trace(tmp_path / "trace.arrow", [])
-    with pytest.raises(RecordingError, match="is no recording of version 1 or 2: it has no version"):
+    with pytest.raises(RecordingError, match="is no recording of version 1 or 2: it has no"):
         Recording(tmp_path / "trace.arrow")

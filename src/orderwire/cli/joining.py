@@ -10,10 +10,19 @@ from typing import Any
 import click
 import msgspec
 
-from orderwire.cli.output import EXIT_FAILED
+from orderwire.cli.output import EXIT_FAILED, progress
 from orderwire.kernel import OrderwireError
 from orderwire.ordering.catalog import ALGORITHMS
-from orderwire.participant import DeltaCausal, Fifo, Order, Participant, Published, Trace, Unordered
+from orderwire.participant import (
+    DeltaCausal,
+    Dropped,
+    Fifo,
+    Order,
+    Participant,
+    Published,
+    Trace,
+    Unordered,
+)
 
 ORDERS = ("delta-causal", "fifo", "unordered")
 """And every other name of the catalog of ordering algorithms."""
@@ -67,7 +76,14 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
             insecure=self.insecure,
             trace=trace,
             record=self.inputs_path,
+            on_drop=tell_drop,
         )
+
+
+def tell_drop(dropped: Dropped) -> None:
+    """Say on standard error what was not handed over."""
+    where = "" if dropped.pattern is None else f", reading {dropped.pattern}"
+    progress(f"{dropped.reason}: {dropped.count} in {dropped.domain}{where}")
 
 
 def joins_group(default_order: str | None) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -1,6 +1,7 @@
 """Readers: a bounded queue with a stated policy, handed over by iterator or by callback."""
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from collections import deque
@@ -193,8 +194,10 @@ class Reader:
 
     def abandon(self) -> None:
         """Stop calling back; what waits is counted as abandoned."""
-        self.counters.abandoned += len(self._queue)
-        self._queue.clear()
+        with contextlib.suppress(IndexError):
+            while True:  # one by one: a thread may be taking them, too
+                self._queue.popleft()
+                self.counters.abandoned += 1
         if self._task is not None:
             self._task.cancel()
 
