@@ -64,7 +64,7 @@ EXCUSED: dict[str, str] = {
     "sim: input waited for a busy processor": "computation is free in sweeps; see test_sim_host",
     "causal: overtaken by a later message of its sender": "no correct peer within ε does that",
     "bounded-jang: cut": "sweeps set no bound; see tests/properties",
-    "bounded-jang: settled by a notice": "no link sends notices yet; see tests/properties",
+    "bounded-jang: settled by a notice": "simulated links send none; see aio/test_notices",
     "rodrigues: overtaken": "sweeps give no message a lifetime of its own; see tests/properties",
 }
 """Probes that no sweep can pass, and why."""

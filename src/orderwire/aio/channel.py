@@ -53,6 +53,7 @@ class Channel:
         self._on_lost: LostCallback | None = None
         self._on_settled: Callable[[], None] | None = None
         self._on_restarted: RestartedCallback | None = None
+        self._header_only: Callable[[memoryview], bytes] | None = None
 
     # For the user of the channel.
 
@@ -71,6 +72,15 @@ class Channel:
         """
         self._on_pdu, self._on_lost, self._on_settled = on_pdu, on_lost, on_settled
         self._on_restarted = on_restarted
+
+    def notice_with(self, header_only: Callable[[memoryview], bytes]) -> None:
+        """Let peers learn of copies that will not come in time from what this makes of a PDU.
+
+        It comes to `on_pdu` in place of the copy, which counts as lost.  Decision 0013.
+        """
+        self._header_only = header_only
+        for lane in self._lanes.values():
+            lane.header_only = header_only
 
     def detach(self) -> None:
         """Receive nothing any more."""
@@ -187,6 +197,7 @@ class Channel:
         """Add a peer; `fit` bytes of PDUs and lengths go into a datagram to it."""
         lane = link.lane(self.number, self.lifetime_ns, self)
         lane.outbound.fit = fit
+        lane.header_only = self._header_only
         self._lanes[link.peer] = lane
         self._group_fit = min(each.outbound.fit for each in self._lanes.values())
         if self._endpoint.multicasts:
@@ -289,7 +300,7 @@ class Channel:
         if out.queue_bytes > FULL_BYTES:
             self.full = True
             if self.lifetime_ns is not None:
-                out.drop_oldest(WAITING_BYTES_MAX)
+                lane.link.dropped(lane, out.drop_oldest(WAITING_BYTES_MAX))
 
     def _check_waiting(self, lane: Lane) -> None:
         if self.lifetime_ns is None and lane.outbound.queue_bytes > WAITING_BYTES_MAX:

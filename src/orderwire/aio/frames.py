@@ -10,7 +10,8 @@ Another incarnation of either drops it: copies are numbered from 0 between each 
 
     DATA       count PDUs, copies first … first+count-1; `last` is their deadline (0: none).  Behind
                the head: count lengths (u16), then the PDUs.  Without PDUs it is a heartbeat:
-               `first` is the number of the next copy.
+               `first` is the number of the next copy.  With the flag NOTICE the PDUs are notices
+               of these copies: what is left of them for who waits for them.
     MULTICAST  as DATA, for several members: behind the head n times (member u16, target u64,
                first u64); in the head `first` is n and `target` 0.
     REPORT     what the reporter knows of the other's copies: all below `first` are settled; of
@@ -23,7 +24,7 @@ A PDU too long for a u16 length travels alone: count 1 and the flag LONG, no len
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -34,6 +35,11 @@ HEAD_BYTES = HEAD.size
 LENGTH_BYTES = 2
 LONG = 1
 """Flag: one PDU, as long as what is left."""
+
+NOTICE = 2
+"""Flag: not the copies, but what stands in their place if they do not come."""
+SURE = 4
+"""Flag: they will not come."""
 
 RANGES_MAX = 64
 """Ranges in one REPORT or GONE."""
@@ -105,6 +111,19 @@ def data_head(way: Way, first: int, deadline: int, count: int, flags: int = 0) -
 def readdressed(data: bytes, target: int) -> bytes:
     """Return this datagram for another incarnation of its receiver."""
     return data[:_TARGET_AT] + _SESSION.pack(target) + data[_TARGET_AT + _SESSION.size :]
+
+
+def notice_datagram(
+    data: bytes, header_only: Callable[[memoryview], bytes], *, sure: bool
+) -> bytes | None:
+    """Return the notice of a DATA datagram's copies; None of a heartbeat or a MULTICAST."""
+    kind, flags, source, channel, count, session, target, first, last = HEAD.unpack_from(data)
+    if kind != Kind.DATA or not count:
+        return None
+    notices = [header_only(pdu) for pdu in split(memoryview(data), HEAD_BYTES, count, flags)]
+    flags = NOTICE | SURE if sure else NOTICE
+    head = HEAD.pack(kind, flags, source, channel, count, session, target, first, last)
+    return head + data_body(notices)
 
 
 def ping_datagram(kind: Kind, source: int, session: int, first: int) -> bytes:

@@ -25,7 +25,7 @@ from orderwire.kernel import (
     Woken,
     submitted,
 )
-from orderwire.ordering.pdu import Codec, Lost
+from orderwire.ordering.pdu import Codec, Lost, Noticing
 
 CommandT = TypeVar("CommandT")
 PduT = TypeVar("PduT")
@@ -74,6 +74,8 @@ class Host(Generic[CommandT, PduT, IndicationT]):
         """The instant of the input whose effects are being applied, or were last."""
         self.malformed: dict[ProcessId, int] = {}
         """PDUs dropped as a peer's fault, by source."""
+        if isinstance(core, Noticing):
+            channel.notice_with(lambda data: codec.encode(core.loss_notice(codec.decode(data))))
         channel.attach(self._on_pdu, self._on_lost, self._rearm, self._on_restarted)
 
     def submit(self, command: CommandT, *, begun: bool = False) -> None:

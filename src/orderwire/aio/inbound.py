@@ -26,6 +26,9 @@ ASK_GRACE_NS = 1 * NS_PER_MS
 REORDER_MEMORY_NS = 10 * NS_PER_S
 """A way that has not reordered for so long does not: its gaps are asked for at once."""
 
+NOTICES_MAX = 256
+"""Notices remembered, of copies that are missing."""
+
 ASK_PAUSE_MIN_NS = 1 * NS_PER_MS
 QUICK_ASKS = 16
 ASK_PAUSE_MAX_NS = 200 * NS_PER_MS
@@ -34,22 +37,34 @@ ASK_PAUSE_MAX_NS = 200 * NS_PER_MS
 class Gap:
     """Copies first … last have not come."""
 
-    __slots__ = ("ask_at", "asked_at", "asks", "deadline", "first", "last")
+    __slots__ = (
+        "answer_by",
+        "ask_at",
+        "asked_at",
+        "asks",
+        "deadline",
+        "first",
+        "last",
+        "opened_at",
+    )
 
-    def __init__(self, first: int, last: int, deadline: int, ask_at: int) -> None:
+    def __init__(self, first: int, last: int, deadline: int, opened_at: int, ask_at: int) -> None:
         self.first = first
         self.last = last
         self.deadline = deadline
         """No copy of the gap can be in time after this instant; 0: never given up."""
+        self.opened_at = opened_at
         self.ask_at = ask_at
         self.asks = 0
         self.asked_at = 0
         """When it was asked for first."""
+        self.answer_by = 0
+        """When the answer to the last ask has come, unless it is lost."""
 
     def part(self, first: int, last: int) -> "Gap":
         """Return what is left of it between these numbers."""
-        rest = Gap(first, last, self.deadline, self.ask_at)
-        rest.asks, rest.asked_at = self.asks, self.asked_at
+        rest = Gap(first, last, self.deadline, self.opened_at, self.ask_at)
+        rest.asks, rest.asked_at, rest.answer_by = self.asks, self.asked_at, self.answer_by
         return rest
 
 
@@ -63,6 +78,7 @@ class Inbound:
         "expected",
         "gaps",
         "given_up",
+        "notices",
         "reordered_at",
         "unreported_bytes",
         "unreported_datagrams",
@@ -75,6 +91,8 @@ class Inbound:
         """Ascending, disjoint, all below `expected`."""
         self.given_up: deque[Range] = deque(maxlen=GIVEN_UP_MAX)
         """The ranges given up last: a copy of them that comes after all is late, no duplicate."""
+        self.notices: dict[int, bytes] = {}
+        """What stands in the place of a missing copy if it does not come."""
         self.reordered_at: int | None = None
         """When a copy last came that had been overtaken and not asked for."""
         self.unreported_bytes = 0
@@ -89,15 +107,16 @@ class Inbound:
         """Open a gap up to `first`; False when that is more than we keep track of."""
         if first - self.expected > JUMP_MAX or len(self.gaps) >= GAPS_MAX:
             return False
-        self.gaps.append(Gap(self.expected, first - 1, deadline, now + grace_ns))
+        self.gaps.append(Gap(self.expected, first - 1, deadline, now, now + grace_ns))
         self.expected = first
         return True
 
     def grace_ns(self, now: Instant, rtt_ns: int) -> int:
         """How long a gap that opens now may be mere reordering."""
-        if self.reordered_at is None or now - self.reordered_at > REORDER_MEMORY_NS:
-            return 0
-        return max(ASK_GRACE_NS, rtt_ns // 4)
+        return max(ASK_GRACE_NS, rtt_ns // 4) if self._reorders(now) else 0
+
+    def _reorders(self, now: int) -> bool:
+        return self.reordered_at is not None and now - self.reordered_at <= REORDER_MEMORY_NS
 
     def splits_too_often(self, first: int, count: int) -> bool:
         """Whether these copies would cut a gap in two when as many are remembered as may be."""
@@ -170,6 +189,44 @@ class Inbound:
         self.given_up.extend(lost)
         return lost
 
+    def note(self, first: int, pdus: list[memoryview]) -> None:
+        """Keep notices of copies first …, those that are missing."""
+        if len(self.notices) + len(pdus) > NOTICES_MAX:
+            self.notices = {
+                number: pdu for number, pdu in self.notices.items() if self._gap_of(number)
+            }
+        for number, pdu in enumerate(pdus, first):
+            if len(self.notices) < NOTICES_MAX and self._gap_of(number) is not None:
+                self.notices[number] = bytes(pdu)
+
+    def conclude(self, now: Instant, fastest_ns: int) -> tuple[list[Range], list[bytes]]:
+        """Give up the copies with a notice that cannot be asked for in time; return both."""
+        ranges: list[Range] = []
+        found: list[bytes] = []
+        for number in sorted(self.notices):
+            gap = self._gap_of(number)
+            if gap is None:
+                del self.notices[number]
+                continue
+            at = self._hopeless_at(gap, fastest_ns)
+            if at is not None and at <= now and self.gone([Range(number, number)]):
+                ranges.append(Range(number, number))
+                found.append(self.notices.pop(number))
+        return ranges, found
+
+    def _hopeless_at(self, gap: Gap, fastest_ns: int) -> int | None:
+        """When a copy is neither mere reordering nor asked for nor can be asked for in time.
+
+        None: not before its deadline.  On a way that reorders it may still be under way.
+        """
+        if not gap.deadline or self._reorders(gap.opened_at):
+            return None
+        return max(gap.deadline - fastest_ns + 1, gap.opened_at + ASK_GRACE_NS, gap.answer_by)
+
+    def _gap_of(self, number: int) -> Gap | None:
+        at = bisect_right(self.gaps, number, key=_first_of) - 1
+        return self.gaps[at] if at >= 0 and number <= self.gaps[at].last else None
+
     def was_given_up(self, number: int) -> bool:
         """Whether this copy was given up not long ago."""
         return any(each.first <= number <= each.last for each in self.given_up)
@@ -191,6 +248,7 @@ class Inbound:
                 if not gap.asks:
                     gap.asked_at = now
                 gap.asks += 1
+                gap.answer_by = now + rtt_ns + max(ASK_GRACE_NS, rtt_ns // 8)
                 # A lifetime's worth of quick tries, then pauses that double.
                 gap.ask_at = now + min(
                     max(ASK_PAUSE_MAX_NS, pause), pause << min(max(0, gap.asks - QUICK_ASKS), 16)
@@ -208,6 +266,11 @@ class Inbound:
                 at = gap.deadline + 1
             if due is None or at < due:
                 due = at
+        for number in self.notices:
+            gap_of = self._gap_of(number)
+            hopeless = None if gap_of is None else self._hopeless_at(gap_of, fastest_ns)
+            if hopeless is not None and (due is None or hopeless < due):
+                due = hopeless
         return due
 
 

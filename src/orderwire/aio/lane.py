@@ -1,5 +1,6 @@
 """A lane is one channel to and from one peer: what it holds, counts and is connected to."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -35,6 +36,8 @@ class Counters(msgspec.Struct):
     """Not sent: expired, crowded out, or overtaken by the peer's end, while waiting for room."""
     unconfirmed: int = 0
     """Sent to a peer that ended, fell silent or restarted: whether they came is not known."""
+    notices: int = 0
+    """Notices sent: of copies that will not come, or may not come in time."""
     reports: int = 0
     """Reports sent, in datagrams."""
     heartbeats: int = 0
@@ -86,6 +89,7 @@ class Lane:
 
     __slots__ = (
         "counters",
+        "header_only",
         "inbound",
         "link",
         "outbound",
@@ -103,6 +107,8 @@ class Lane:
         self.inbound = Inbound()
         self.counters = Counters()
         self.report_now = False
+        self.header_only: Callable[[memoryview], bytes] | None = None
+        """Makes the notice of a copy; None: no receiver has any use for one."""
         self.sent_before = 0
         """Copies that were meant for earlier incarnations of the peer."""
 

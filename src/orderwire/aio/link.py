@@ -10,7 +10,7 @@ from collections.abc import Callable
 from orderwire.aio import frames
 from orderwire.aio.frames import Kind, Range, Report, Way
 from orderwire.aio.lane import Lane, Receiver, Wire
-from orderwire.aio.outbound import HEARTBEAT_PAUSE_MAX_NS, Outbound, Packet
+from orderwire.aio.outbound import HEARTBEAT_PAUSE_MAX_NS, LOSSY_NS, Outbound, Packet
 from orderwire.aio.roundtrip import RoundTrip
 from orderwire.kernel import NS_PER_S, Instant, ProcessId
 
@@ -106,8 +106,27 @@ class Link:
                 self._wire.over_stream(self.peer, packet.data)
             else:
                 batch.append(packet.data)
+                if lane.header_only is not None:
+                    doubtful = out.doubtful(now, self.trip.fastest_ns)
+                    if doubtful is not None:
+                        batch += self._notice(lane, doubtful, sure=False)
         if batch:
             self._wire.datagrams(self.peer, batch)
+
+    def dropped(self, lane: Lane, packets: list[Packet]) -> None:
+        """Tell the peer which copies were dropped before they were sent."""
+        if lane.header_only is not None and self.peer_session:
+            batch = [each for packet in packets for each in self._notice(lane, packet, sure=True)]
+            if batch:
+                self._wire.datagrams(self.peer, batch)
+
+    def _notice(self, lane: Lane, packet: Packet, *, sure: bool) -> list[bytes]:
+        assert lane.header_only is not None
+        notice = frames.notice_datagram(packet.data, lane.header_only, sure=sure)
+        if notice is None:
+            return []
+        lane.counters.notices += packet.last - packet.first + 1
+        return [notice]
 
     def sent_to_all(self, lane: Lane, packet: Packet, now: Instant) -> None:
         """Note that this datagram goes out as a part of a multicast."""
@@ -173,6 +192,9 @@ class Link:
             return
         pdus = frames.split(data, at, count, flags)
         counters = lane.counters
+        if flags & frames.NOTICE:
+            self._noticed(lane, flags, first, deadline, pdus, arrived)
+            return
         if first == inbound.expected:
             inbound.expected = first + count
         elif first > inbound.expected:
@@ -194,6 +216,8 @@ class Link:
                     for index in set(range(count)).difference(offsets)
                 )
                 counters.late += given_up
+                if given_up and arrived <= deadline:
+                    inbound.reordered_at = arrived  # it was under way after all
                 counters.duplicate += count - len(offsets) - given_up
                 pdus = [pdus[index] for index in offsets]
                 if not pdus:
@@ -203,8 +227,48 @@ class Link:
         counters.received += len(pdus)
         lane.receiver.take(self.peer, pdus, arrived)
 
+    def _noticed(
+        self,
+        lane: Lane,
+        flags: int,
+        first: int,
+        deadline: int,
+        pdus: list[memoryview],
+        arrived: Instant,
+    ) -> None:
+        """Take notices of copies first …, which have been sent or dropped."""
+        inbound = lane.inbound
+        end = first + len(pdus)
+        if end > inbound.expected:
+            grace = inbound.grace_ns(arrived, self.trip.rtt_ns)
+            if not inbound.skip_to(end, deadline, arrived, grace):
+                return
+            lane.report_now = True
+        if flags & frames.SURE:
+            lost = inbound.gone([Range(first, end - 1)])
+            numbers = [number for each in lost for number in range(each.first, each.last + 1)]
+            self._settle(lane, lost, [pdus[number - first] for number in numbers], arrived)
+        else:
+            inbound.note(first, pdus)
+            self._conclude(lane, arrived)
+
+    def _conclude(self, lane: Lane, now: Instant) -> None:
+        """Let notices stand for the copies that cannot come in time any more."""
+        if lane.inbound.notices:
+            lost, notices = lane.inbound.conclude(now, self.trip.fastest_ns)
+            self._settle(lane, lost, [memoryview(each) for each in notices], now)
+
+    def _settle(
+        self, lane: Lane, lost: list[Range], notices: list[memoryview], now: Instant
+    ) -> None:
+        self._lose(lane, lost)
+        if notices:
+            lane.receiver.take(self.peer, notices, now)
+
     def report(self, lane: Lane, report: Report, now: Instant) -> None:
         """Take a REPORT."""
+        if report.missing:
+            lane.outbound.lossy_until = now + LOSSY_NS
         self._peer_window = max(WINDOW_BYTES_MIN, report.window)
         freed, again, gone = lane.outbound.take_report(report, now, self.trip.fastest_ns)
         self.flight_cost -= freed
@@ -306,6 +370,7 @@ class Link:
                 lost = inbound.give_up(now)
                 if lost:
                     self._lose(lane, lost)
+                self._conclude(lane, now)
                 missing, asked = inbound.missing(now, self.trip.rtt_ns, self.trip.fastest_ns)
                 if asked or lost:
                     self._report(lane, now, missing, asked)

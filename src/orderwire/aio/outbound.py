@@ -17,6 +17,9 @@ HEARTBEAT_PAUSE_MIN_NS = 2 * NS_PER_MS
 HEARTBEAT_PAUSE_NS = 10 * NS_PER_MS
 """First heartbeat after the last datagram; sooner when copies do not live long."""
 
+LOSSY_NS = 2_000 * NS_PER_MS
+"""So long after a peer missed copies the way to it is taken for one that loses."""
+
 HEARTBEAT_PAUSE_MAX_NS = 1_000 * NS_PER_MS
 HEARTBEATS_AFTER_EXPIRY_MAX = 16
 """Heartbeats about copies that have expired, so that a peer learns what it lost at the tail."""
@@ -63,6 +66,7 @@ class Outbound:
         "heartbeats",
         "last_deadline",
         "last_sent_at",
+        "lossy_until",
         "next_number",
         "open",
         "open_bytes",
@@ -105,6 +109,8 @@ class Outbound:
         self.expired_heartbeats = 0
         self.last_sent_at = 0
         self.last_deadline = 0
+        self.lossy_until = 0
+        """The peer has missed copies not long before this."""
 
     def enqueue(self, packet: Packet) -> None:
         """Let a packed datagram wait for its turn."""
@@ -145,16 +151,32 @@ class Outbound:
         while queue and queue[0].deadline and queue[0].deadline < now:
             self._drop_first()
 
-    def drop_oldest(self, bytes_max: int) -> None:
-        """Drop waiting datagrams, oldest first, until at most this many bytes wait."""
+    def drop_oldest(self, bytes_max: int) -> list[Packet]:
+        """Drop waiting datagrams, oldest first, until at most this many bytes wait; return them."""
+        dropped = []
         while self.queue and self.queue_bytes > bytes_max:
-            self._drop_first()
+            dropped.append(self._drop_first())
+        return dropped
 
-    def _drop_first(self) -> None:
+    def doubtful(self, now: Instant, fastest_ns: int) -> Packet | None:
+        """Return the datagram before the last one if, once lost, it cannot be repaired in time.
+
+        The last one shows that it is missing, half a round trip later; repair takes a whole one.
+        """
+        if now >= self.lossy_until or len(self.flight) < 2:
+            return None
+        before = self.flight[-2]
+        left_ns = before.deadline - now
+        return (
+            before if not before.streamed and fastest_ns <= 2 * left_ns < 3 * fastest_ns else None
+        )
+
+    def _drop_first(self) -> Packet:
         packet = self.queue.popleft()
         self.queue_bytes -= len(packet.data)
         self.unsent = packet.last + 1
         self.dropped += packet.last - packet.first + 1
+        return packet
 
     def _mark_sent(self, now: Instant) -> None:
         self.last_sent_at = now

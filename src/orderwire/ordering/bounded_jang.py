@@ -25,7 +25,8 @@ on the wire is empty, since m covers all, and DC are the direct predecessors, si
 that is listed nowhere else tells its reader that m covers it everywhere.  [decision 0011]
 
 A loss notice (`loss_notice` of a copy) waits as the copy would have; then it counts the copy as
-settled, without delivery and without merge.  [decision 0011]
+settled, without delivery and without merge.  [decision 0011]  The link makes them and decides when
+to believe them.  [decision 0013]
 """
 
 import heapq

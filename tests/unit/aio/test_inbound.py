@@ -10,6 +10,7 @@ from orderwire.aio.inbound import (
     ASK_GRACE_NS,
     GAPS_MAX,
     JUMP_MAX,
+    NOTICES_MAX,
     QUICK_ASKS,
     REORDER_MEMORY_NS,
     Inbound,
@@ -139,6 +140,58 @@ def test_gone_gives_up_what_is_missing_and_nothing_else(chance: Random) -> None:
     assert sorted(lost) == sorted(missing & told)
     left = {number for gap in inbound.gaps for number in range(gap.first, gap.last + 1)}
     assert left == missing - told
+
+
+def noted(deadline_ns: int) -> Inbound:
+    """Copies 0 to 2 are missing, and there is a notice of 1."""
+    inbound = Inbound()
+    received(inbound, 3, 1, NOW + deadline_ns)
+    inbound.note(1, [memoryview(b"one")])
+    inbound.note(3, [memoryview(b"three")])  # it has come
+    assert inbound.notices == {1: b"one"}
+    return inbound
+
+
+def test_a_notice_stands_for_its_copy_once_that_cannot_be_asked_for_in_time() -> None:
+    inbound = noted(ms(10))
+    hopeless = NOW + ms(10) - FAST + 1
+    inbound.gaps[0].ask_at = NOW + ms(50)
+    assert inbound.next_due(FAST) == hopeless
+    assert inbound.conclude(Instant(hopeless - 1), FAST) == ([], [])
+    assert inbound.conclude(Instant(hopeless), FAST) == ([Range(1, 1)], [b"one"])
+    assert [(gap.first, gap.last) for gap in inbound.gaps] == [(0, 0), (2, 2)]
+    assert inbound.was_given_up(1)
+    assert not inbound.notices
+
+
+def test_no_notice_stands_for_a_copy_that_may_merely_be_overtaken() -> None:
+    inbound = noted(FAST // 2)  # too late to ask from the beginning
+    assert inbound.conclude(Instant(NOW + ASK_GRACE_NS - 1), FAST) == ([], [])
+    assert inbound.conclude(Instant(NOW + ASK_GRACE_NS), FAST)[1] == [b"one"]
+    inbound = noted(FAST // 2)
+    inbound.reordered_at = NOW
+    assert inbound.conclude(Instant(NOW + ms(9)), FAST) == ([], [])
+
+
+def test_no_notice_stands_for_a_copy_whose_answer_may_be_under_way() -> None:
+    inbound = noted(ms(10))
+    asked = Instant(NOW + ms(9))
+    assert inbound.missing(asked, RTT, FAST)[1] == 3
+    assert inbound.conclude(Instant(asked + RTT), FAST) == ([], [])
+    assert inbound.conclude(Instant(asked + RTT + ASK_GRACE_NS), FAST)[1] == [b"one"]
+
+
+def test_a_notice_is_forgotten_with_its_gap_and_they_are_bounded() -> None:
+    inbound = noted(ms(10))
+    received(inbound, 1, 1)
+    assert inbound.conclude(Instant(NOW + ms(10)), FAST) == ([], [])
+    assert not inbound.notices
+    received(inbound, 2 * NOTICES_MAX, 1)
+    inbound.note(4, [memoryview(b"")] * (NOTICES_MAX + 1))
+    assert len(inbound.notices) == NOTICES_MAX
+    received(inbound, 4, NOTICES_MAX)
+    inbound.note(4 + NOTICES_MAX, [memoryview(b"new")])
+    assert inbound.notices == {4 + NOTICES_MAX: b"new"}
 
 
 def test_too_many_gaps_and_too_wide_ones_are_refused() -> None:
