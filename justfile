@@ -43,6 +43,10 @@ spark:
 bench:
     for file in $(grep -l __main__ benchmarks/*.py); do uv run python "$file" --json; done
 
+# The papers' figures in full, an hour or more on two cores; what is there is not run again
+lab *names="s000-fig4 s000-fig5 s001-maxcb":
+    uv run orderwire lab run {{names}}
+
 # Write docs/papers.md from docs/papers/*.toml
 papers:
     uv run python docs/papers/build.py

@@ -115,12 +115,11 @@ def test_a_calibration_is_kept_and_a_charged_run_replays(
     (row,) = first.rows
     assert row["charged_send_us"] > 0
     assert row["delivery_ms"] > 50
-    (path,) = tmp_path.glob(f"charged/{ROWS}/*")
-    kept = {each["status"]: each for each in pq.read_table(path).to_pylist()}
-    line = shlex.split(kept["ok"]["replay"])
+    (kept,) = (each for each in results(tmp_path / "charged" / ROWS) if each.status == "ok")
+    line = shlex.split(kept.replay)
     assert line[:2] == ["orderwire", "lab"]
     told = CliRunner().invoke(command, line[2:])
-    assert json.loads(told.stdout) == json.loads(kept["ok"]["result"])
+    assert json.loads(told.stdout) == json.loads(kept.result)
 
 
 LONG = """

@@ -164,7 +164,8 @@ def _charges(experiment: Experiment, rows: Sequence[Mapping[str, Any]]) -> list[
     for row in rows:
         if row.get("charged_send_us") and row["series"] not in given:
             cost = f"{row['charged_send_us']:.0f} + {row['charged_receive_us']:.0f}"
-            told.setdefault(row["series"], []).append(f"n={row['members']}: {cost}")
+            at = f"{experiment.picture.x}={row[experiment.picture.x]:g}"
+            told.setdefault(row["series"], []).append(f"{at}: {cost}")
     return [
         f"{series}, charged µs a send + a copy received: {', '.join(dict.fromkeys(some))}"
         for series, some in told.items()

@@ -2,8 +2,8 @@
 
 Every row is a task of its own, and in it a process of its own, forked from Spark's worker: an
 exception, a time-out and a crash of the interpreter all become rows, on any master, and none needs
-a task to be tried again.  Heavy rows go first, each a job; light ones share a job; there are as
-many jobs at once as Spark has cores, and the next begins when one is done.  What a job found is
+a task to be tried again.  Heavy rows go first, each a job; light ones share a job; there is one
+job more at once than Spark has cores, and the next begins when one is done.  What a job found is
 kept in Parquet at once; the next call leaves it out by an anti-join on the keys.
 [specs/pipeline.md:7]
 """
@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile
 
@@ -29,8 +29,8 @@ from pyspark.sql import SparkSession
 
 import orderwire
 
-JOBS_PER_CORE = 32
-"""A job of light rows is about this part of a core's share of the work."""
+JOB_SECONDS = 5.0
+"""Light rows share a job of about so long: a job costs Spark some tenths of a second."""
 ROWS_PER_JOB_MAX = 64
 SHIPPED = "orderwire-source.zip"
 _IN_PROCESS = re.compile(r"local(\[|$)")
@@ -111,12 +111,17 @@ def sweep(
         spark.sparkContext.addJobTag(tag)
         return _job(spark, job, run, limit_s)
 
+    running: dict[Future[list[Result]], list[Work]] = {}
     with ThreadPoolExecutor(cores + 1) as pool:  # One waits, so that no core does.
-        jobs = {pool.submit(act, job): job for job in _jobs(left, cores)}
         try:
-            for done in as_completed(jobs):
-                _append(folder, [_with_replay(each, replays) for each in done.result()])
-                progress.done(jobs[done])
+            while left or running:
+                while left and len(running) <= cores:
+                    job = progress.next_job(left)
+                    running[pool.submit(act, job)] = job
+                for done in wait(running, return_when=FIRST_COMPLETED).done:
+                    found = done.result()
+                    _append(folder, [_with_replay(each, replays) for each in found])
+                    progress.done(running.pop(done), found)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             spark.sparkContext.cancelJobsWithTag(tag)
@@ -128,7 +133,9 @@ def sweep(
 def _ship(spark: SparkSession) -> None:
     """Let executors elsewhere run this very code, whatever version they have, or none."""
     context = spark.sparkContext
-    if _IN_PROCESS.match(context.master) or any(SHIPPED in name for name in context.listFiles):
+    if _IN_PROCESS.match(context.master or "") or any(
+        SHIPPED in name for name in context.listFiles
+    ):
         return
     root = Path(orderwire.__file__).parent
     scratch = tempfile.mkdtemp(prefix="orderwire-source-")
@@ -152,19 +159,33 @@ def results(folder: Path) -> list[Result]:
 
 
 class _Progress:
-    """Tells how many rows are done, and how long the rest will take if it costs as estimated."""
+    """Learns from the rows that are done how long the others take, if they cost as estimated."""
 
     def __init__(self, left: Sequence[Work], total: int, tell: Callable[[str], None]) -> None:
         self._tell = tell
         self._total = total
         self._finished = total - len(left)
         self._cost = sum(each.cost for each in left)
-        self._spent = 0.0
+        self._spent = self._seconds = 0.0
         self._began = self._told = time.monotonic()
 
-    def done(self, job: Sequence[Work]) -> None:
+    def next_job(self, left: list[Work]) -> list[Work]:
+        """Take rows of about `JOB_SECONDS`, at least one; nothing is known before the first."""
+        seconds = 0.0
+        count = 0
+        while count < min(len(left), ROWS_PER_JOB_MAX) and (not count or seconds < JOB_SECONDS):
+            rate = self._seconds / self._spent if self._spent else JOB_SECONDS
+            seconds += left[count].cost * rate
+            count += 1
+        job = left[:count]
+        del left[:count]
+        return job
+
+    def done(self, job: Sequence[Work], found: Sequence[Result]) -> None:
+        """Count what is done, and tell it now and then."""
         self._finished += len(job)
         self._spent += sum(each.cost for each in job)
+        self._seconds += sum(each.seconds for each in found)
         now = time.monotonic()
         if now - self._told < PROGRESS_SECONDS and self._finished < self._total:
             return
@@ -194,20 +215,6 @@ def _left(spark: SparkSession, work: Sequence[Work], folder: Path) -> list[Work]
         keys = set(wanted.join(had, "key", "left_anti").toArrow()["key"].to_pylist())
     left = [each for each in work if each.key in keys]
     return sorted(left, key=lambda each: (-each.cost, each.key))
-
-
-def _jobs(left: Sequence[Work], cores: int) -> list[list[Work]]:
-    """Deal out rows, heavy ones first."""
-    share = sum(each.cost for each in left) / (cores * JOBS_PER_CORE)
-    jobs: list[list[Work]] = []
-    cost = 0.0
-    for each in left:
-        if not jobs or cost + each.cost > share or len(jobs[-1]) == ROWS_PER_JOB_MAX:
-            jobs.append([])
-            cost = 0.0
-        jobs[-1].append(each)
-        cost += each.cost
-    return jobs
 
 
 def _job(

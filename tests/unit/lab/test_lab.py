@@ -8,11 +8,19 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from orderwire.cli.lab import command
+from orderwire.kernel import ms
 from orderwire.lab.claims import judge_claims
 from orderwire.lab.config import Config, Row, run_row
 from orderwire.lab.experiment import Claim, experiments, find_experiment, read_experiment
 from orderwire.lab.runs import plan
 from orderwire.lab.table import Sample, mean_of, tidy
+from orderwire.ordering.catalog import algorithm
+from orderwire.ordering.settings import OrderingSettings
+from orderwire.sim.delays import Constant
+from orderwire.sim.host import Computation
+from orderwire.sim.measure import Plan, measure
+from orderwire.sim.network import NetworkSettings
+from orderwire.sim.scenario import ScriptedSend, Workload
 
 TINY = """
 name = "tiny"
@@ -138,6 +146,28 @@ def test_uplink_and_computation_make_delivery_later() -> None:
     assert dear["delivery_ms"] > cheap["delivery_ms"] + 2 * 0.8
     assert dear["busy_share"] > 0
     assert (dear["charged_send_us"], dear["charged_receive_us"]) == (800, 600)
+
+
+def test_a_send_and_a_copy_received_take_what_is_charged_for_them() -> None:
+    delay_ns, send_ns, receive_ns = ms(20), 7_000, 3_000
+    plan = Plan(
+        settings=OrderingSettings(members=3),
+        workload=Workload(
+            messages=0,
+            script=tuple(
+                ScriptedSend(
+                    at_ns=ms(100 * at), source=at, destinations=((at + 1) % 3, (at + 2) % 3)
+                )
+                for at in range(3)
+            ),
+        ),
+        network=NetworkSettings(delay=Constant(delay_ns=delay_ns)),
+        computation=Computation(submit_ns=send_ns, input_ns=receive_ns),
+    )
+    sums = measure(plan, algorithm("unordered"), 1)
+    assert (sums.messages, sums.delivered) == (3, 6)
+    assert sums.busy_ns == 3 * send_ns + 6 * receive_ns  # However many copies a send has.
+    assert sums.delivery_ns == 6 * (send_ns + delay_ns + receive_ns)
 
 
 def test_a_charge_that_nobody_measured_is_refused() -> None:
