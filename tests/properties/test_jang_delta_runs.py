@@ -10,7 +10,14 @@ from broken_twins import TWINS, Twin
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from judging import broken, history_of, tags, what_happened
-from small_scope import small_scope
+from small_scope import (
+    LONG_SCOPE_SCHEDULES,
+    SMALL_SCOPE_SCHEDULES,
+    WIDE_SCOPE_SCHEDULES,
+    long_scope,
+    small_scope,
+    wide_scope,
+)
 
 from orderwire.kernel import probes
 from orderwire.ordering.catalog import ALGORITHMS
@@ -156,10 +163,23 @@ def check_scope(schedules: Iterable[Schedule]) -> int:
     return count
 
 
-def test_small_scope_sampled() -> None:
-    assert check_scope(islice(small_scope(), 0, None, 97)) == 314
+SCOPES = {
+    "small": (small_scope, SMALL_SCOPE_SCHEDULES),
+    "wide": (wide_scope, WIDE_SCOPE_SCHEDULES),
+    "long": (long_scope, LONG_SCOPE_SCHEDULES),
+}
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_small_scope_sampled(scope: str) -> None:
+    schedules, count = SCOPES[scope]
+    step = count // 300
+    assert check_scope(islice(schedules(), 0, None, step)) == -(-count // step)
 
 
 @pytest.mark.slow
-def test_small_scope_exhausted() -> None:
-    assert check_scope(small_scope()) == 30_375
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("scope", SCOPES)
+def test_small_scope_exhausted(scope: str) -> None:
+    schedules, count = SCOPES[scope]
+    assert check_scope(schedules()) == count

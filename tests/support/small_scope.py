@@ -6,16 +6,32 @@ from itertools import product
 from orderwire.sim.schedule import Schedule, ScheduledSend
 
 SMALL_SCOPE_SCHEDULES = 30_375
+WIDE_SCOPE_SCHEDULES = 124_416
+LONG_SCOPE_SCHEDULES = 110_592
 
 
 def small_scope() -> Iterator[Schedule]:
-    """Three processes, three messages, every sender, destination set, delay and loss; Δ = 5.
+    """Three messages, every delay of 1 and Δ = 5, and loss: 30,375 schedules."""
+    return scope(messages=3, lifetime=5, fates=(1, 5, None))
 
-    The first sender is process 0, the others follow by symmetry: 30,375 scenarios.
+
+def wide_scope() -> Iterator[Schedule]:
+    """Three messages, also late ones, Δ = 5: 124,416 schedules."""
+    return scope(messages=3, lifetime=5, fates=(1, 4, 6, None))
+
+
+def long_scope() -> Iterator[Schedule]:
+    """Four messages, no loss, Δ = 8: 110,592 schedules."""
+    return scope(messages=4, lifetime=8, fates=(1, 7))
+
+
+def scope(*, messages: int, lifetime: int, fates: tuple[int | None, ...]) -> Iterator[Schedule]:
+    """Three processes, a message every two ticks, every sender, destination set and fate.
+
+    The first sender is process 0, the others follow by symmetry.
     """
-    fates: tuple[int | None, ...] = (1, 5, None)
 
-    def messages(at: int, senders: range) -> list[ScheduledSend]:
+    def choices(at: int, senders: range) -> list[ScheduledSend]:
         found = []
         for sender in senders:
             others = [process for process in range(3) if process != sender]
@@ -32,6 +48,7 @@ def small_scope() -> Iterator[Schedule]:
                     )
         return found
 
-    choices = (messages(0, range(1)), messages(2, range(3)), messages(4, range(3)))
-    for sends in product(*choices):
-        yield Schedule(processes=3, lifetime=5, sends=sends)
+    first = choices(0, range(1))
+    later = [choices(2 * index, range(3)) for index in range(1, messages)]
+    for sends in product(first, *later):
+        yield Schedule(processes=3, lifetime=lifetime, sends=sends)
