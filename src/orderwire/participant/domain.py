@@ -272,7 +272,8 @@ class Domain:
         self._counters.delivered += 1
         source, payload = delivered.source, delivered.payload
         try:
-            head, at = read_varint(payload, 0)
+            # One byte as a rule, read here: every message passes.
+            head, at = (payload[0], 1) if payload and payload[0] < 0x80 else read_varint(payload, 0)
             routes = self._routes.get(source)
             route = None if routes is None else routes.get(head >> 1)
             if route is None:
@@ -287,10 +288,13 @@ class Domain:
         arrived, own = delivered.arrived, delivered.lifetime_ns
         if own is not None:
             own = handed_over_within_ns(own)
-        samples = [
-            Sample(topic, each, name, number, stamp, arrived, now, 0, place, own)
-            for place, each in enumerate(data)
-        ]
+        if len(data) == 1:
+            samples = [Sample(topic, data[0], name, number, stamp, arrived, now, 0, 0, own)]
+        else:
+            samples = [
+                Sample(topic, each, name, number, stamp, arrived, now, 0, place, own)
+                for place, each in enumerate(data)
+            ]
         for reader in readers:
             reader.put(samples)
 
