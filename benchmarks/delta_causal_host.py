@@ -4,7 +4,8 @@ Beside it Jang's own algorithm, FIFO and no order.
 
 `flood`: one member multicasts 64-byte messages to all others as fast as it is let.  `mesh`: every
 member multicasts at a steady rate to all others, so that everything depends on everything.  Each
-member is a process; figures are CPU time per message at the sender and per delivery at a receiver.
+member is a process; figures are CPU time per message and copy at the sender and per delivery at a
+receiver, all of the link's work and a second of idling included.
 """
 
 import argparse
@@ -31,9 +32,17 @@ OURS = "bounded-jang"
 PAYLOAD_BYTES = 64
 LIFETIME_NS = ms(1_000)
 CHUNK = 64
-MESH_RATE = 500
+MESH_RATE_MAX = 500
+MESH_DELIVERIES = 28_000
+"""In a mesh all members together are handed so many messages a second, or fewer."""
+CONNECT_S = 60
 QUIET_S = 1.2
 """After the last message: longer than the lifetime, so that nothing waits any more."""
+
+
+def mesh_rate(members: int) -> float:
+    """Return how many messages a second each member sends."""
+    return min(MESH_RATE_MAX, MESH_DELIVERIES / (members * (members - 1)))
 
 
 class Tally:
@@ -82,7 +91,7 @@ async def member(options: argparse.Namespace) -> None:
     for peer, port in enumerate(ports):
         if peer != me:
             await endpoint.add_peer(ProcessId(peer), ("127.0.0.1", port))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(CONNECT_S):
         while not all(endpoint.is_connected(peer) for peer in endpoint.peers):
             await asyncio.sleep(0.01)
     print(json.dumps({"ready": True}), flush=True)
@@ -99,12 +108,13 @@ async def member(options: argparse.Namespace) -> None:
                 await channel.drain()
             await channel.drain(empty=True)
     else:
-        total = round(options.seconds * MESH_RATE)
+        rate = mesh_rate(len(ports))
+        total = round(options.seconds * rate)
         while tally.sent < total:
-            due = min(total, int((time.monotonic() - begin) * MESH_RATE) + 1)
+            due = min(total, int((time.monotonic() - begin) * rate) + 1)
             for _ in range(tally.sent, due):
                 host.submit(Multicast(payload, others))
-            await asyncio.sleep(max(0.0, begin + tally.sent / MESH_RATE - time.monotonic()))
+            await asyncio.sleep(max(0.0, begin + tally.sent / rate - time.monotonic()))
     sent_s = time.monotonic() - begin
     print(json.dumps({"sent": True}), flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
@@ -215,6 +225,9 @@ def run(algorithm: str, load: str, members: int, seconds: float) -> dict[str, An
         figures |= {
             "rate": round(statistics.median(e["delivered"] / e["wall_s"] for e in receivers)),
             "sender_cpu_us": round(1e6 * results[0]["cpu_s"] / max(1, results[0]["sent"]), 3),
+            "sender_cpu_us_per_copy": round(
+                1e6 * results[0]["cpu_s"] / max(1, results[0]["sent"] * (members - 1)), 3
+            ),
             "receiver_cpu_us": round(
                 statistics.median(1e6 * e["cpu_s"] / max(1, e["delivered"]) for e in receivers), 3
             ),
@@ -231,6 +244,7 @@ def main() -> None:
     parser.add_argument("--me", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--algorithm", default=OURS, help=argparse.SUPPRESS)
     parser.add_argument("--load", choices=["flood", "mesh"], help="only this load")
+    parser.add_argument("--group", type=int, help="only groups of this size")
     parser.add_argument("--seconds", type=float, default=1.5)
     options = parser.parse_args()
     if options.member:
@@ -238,10 +252,10 @@ def main() -> None:
         return
     seconds = 0.5 if options.quick else options.seconds
     names = [OURS, "jang-delta", "fifo", "unordered"]
-    cases = [("flood", 2), ("flood", 4), ("flood", 9), ("mesh", 4), ("mesh", 8)]
+    cases = [(load, members) for load in ("flood", "mesh") for members in (2, 8, 32)]
     results: dict[str, dict[str, Any]] = {name: {} for name in names}
     for load, members in cases:
-        if options.load not in (None, load):
+        if options.load not in (None, load) or options.group not in (None, members):
             continue
         rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
         for _ in range(options.repeats):

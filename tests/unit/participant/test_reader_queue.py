@@ -121,6 +121,25 @@ def test_what_nobody_reads_expires_by_its_own_lifetime_and_holds_up_no_drain() -
     alone(test)
 
 
+@pytest.mark.parametrize(("limit", "in_one_turn"), [(100, 1), (11, 6)])
+def test_a_reader_whose_queue_fills_up_gets_a_longer_turn(limit: int, in_one_turn: int) -> None:
+    async def test(me: Participant, time: ManualClock) -> None:
+        seen: list[bytes] = []
+
+        def slow(sample: Sample) -> None:
+            seen.append(sample.data)
+            time.ns += 6 * MS
+
+        me.reader(ROOM, callback=slow, queue_samples_max=limit)
+        me.writer(ROOM).write_many([b"x"] * 6)
+        await asyncio.sleep(0)
+        assert len(seen) == in_one_turn
+        await me.drain()
+        assert len(seen) == 6
+
+    alone(test)
+
+
 def test_data_written_at_once_are_read_one_by_one() -> None:
     async def test(me: Participant, time: ManualClock) -> None:
         reader, writer = me.reader(ROOM), me.writer(ROOM)
