@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from orderwire.cli.lab import command
 from orderwire.lab.experiment import read_experiment
 from orderwire.lab.runs import CALIBRATION, ROWS, run
-from orderwire.pipeline.sweep import Result, Work, results, run_apart, sweep
+from orderwire.pipeline.sweep import SHIPPED, Result, Work, results, run_apart, sweep
 
 pytestmark = pytest.mark.spark
 
@@ -195,14 +195,9 @@ from orderwire.pipeline.session import SessionSettings, spark_session
 from orderwire.pipeline.sweep import Work, sweep
 
 def where(spec):
-    try:
-        from importlib.metadata import distribution
-        distribution("orderwire")
-        installed = True
-    except Exception:
-        installed = False
+    import orderwire
     executor = Path(f"/proc/{os.getppid()}/stat").read_text().rsplit(")", 1)[1].split()[1]
-    return json.dumps([executor, os.getcwd(), installed])
+    return json.dumps([executor, os.getcwd(), orderwire.__file__])
 
 if __name__ == "__main__":
     file, folder, python = sys.argv[1:]
@@ -239,7 +234,7 @@ def test_executors_in_other_jvms_without_our_package_give_the_same_table(
     assert not told.returncode, told.stderr[-2_000:]
     found = json.loads(told.stdout)
     assert len({executor for executor, _, _ in found["where"]}) == 2
-    assert not any(installed for _, _, installed in found["where"])
+    assert all(SHIPPED in file for _, _, file in found["where"])
     assert str(Path.cwd()) not in {folder for _, folder, _ in found["where"]}
     experiment = read_experiment(TINY.encode(), "tiny")
     here = run(spark, experiment, tmp_path / "here", quick=True, called=str(file))

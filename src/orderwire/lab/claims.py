@@ -45,10 +45,10 @@ def _judge(claim: Claim, x: str, samples: Sequence[Sample]) -> Judged:
         found = {point: mean_of(list(seeds.values())) for point, seeds in left.items()}
     found = {point: mean for point, mean in found.items() if not isnan(mean.mean)}
     wanted = _wanted(claim)
-    varied = _varied(found)
+    usual = _usual(found)
 
     def shown(point: str) -> str:
-        return _shown(point, varied)
+        return _shown(point, usual)
 
     if not found:
         return Judged(
@@ -144,18 +144,25 @@ def _number(mean: Mean) -> str:
     return f"{mean.mean:.3g}" if isnan(mean.half) else f"{mean.mean:.3g} ± {mean.half:.2g}"
 
 
-def _varied(points: Iterable[str]) -> set[str]:
-    """Return the parameters that differ from one of these points to another."""
-    values: dict[str, set[Any]] = {}
+def _usual(points: Iterable[str]) -> dict[str, Any]:
+    """Return of every parameter that varies between these points the commonest value.
+
+    A single one that varies has none: it is always shown.
+    """
+    values: dict[str, list[Any]] = {}
     for point in points:
         plain = msgspec.json.decode(point)
         for name, value in plain.items() if isinstance(plain, dict) else ():
-            values.setdefault(name, set()).add(value)
-    return {name for name, some in values.items() if len(some) > 1}
+            values.setdefault(name, []).append(value)
+    varied = {name: some for name, some in values.items() if len(set(some)) > 1}
+    if len(varied) == 1:
+        return dict.fromkeys(varied)
+    return {name: max(some, key=some.count) for name, some in varied.items()}
 
 
-def _shown(point: str, varied: set[str]) -> str:
+def _shown(point: str, usual: Mapping[str, Any]) -> str:
     plain: Any = msgspec.json.decode(point)
     if not isinstance(plain, dict):
         return str(plain)
-    return " ".join(f"{name}={value:g}" for name, value in plain.items() if name in varied)
+    told = [f"{name}={plain[name]:g}" for name, value in usual.items() if plain[name] != value]
+    return " ".join(told) or ("as noted" if usual else "")

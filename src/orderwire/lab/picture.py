@@ -28,6 +28,9 @@ NAMES = {
 }
 MARKERS = "osD^vPX*<>ph"
 PANEL_INCHES = (4.6, 3.5)
+MANY_COLUMNS = 4
+"""From so many on, panels are narrower."""
+NARROW_INCHES = 3.5
 LEGEND_INCHES = 1.5
 _CHARACTERS_AN_INCH = 14
 
@@ -47,7 +50,8 @@ def draw(
     columns = min(picture.columns or len(panels), len(panels))
     lines = -(-len(panels) // columns)
     curves = list(dict.fromkeys(series.curve or series.label for series in experiment.series))
-    width = columns * PANEL_INCHES[0] + LEGEND_INCHES
+    panel_inches = NARROW_INCHES if columns >= MANY_COLUMNS else PANEL_INCHES[0]
+    width = columns * panel_inches + LEGEND_INCHES
     height = lines * PANEL_INCHES[1] + 0.5
     with styled():
         figure = Figure(figsize=(width, height), layout="constrained")
@@ -99,7 +103,8 @@ def _draw_panel(
             elinewidth=1.0,
             capsize=2,
         )
-    axis.set(xlabel=panel.x_label, title=panel.title or NAMES.get(panel.measure, panel.measure))
+    axis.set_xlabel(panel.x_label)
+    axis.set_title(panel.title or NAMES.get(panel.measure, panel.measure), fontsize=10)
     if picture.even:
         axis.set_xticks(range(len(values)), [picture.names.get(f"{v:g}", f"{v:g}") for v in values])
     elif picture.log_x:

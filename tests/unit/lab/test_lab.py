@@ -206,3 +206,14 @@ def test_list_is_json() -> None:
     told = CliRunner().invoke(command, ["list", "--json"])
     assert set(json.loads(told.stdout)) == set(experiments())
     assert CliRunner().invoke(command, ["plot", "nothing"]).exit_code == 2
+
+
+def test_a_claim_names_points_by_what_is_unusual_about_them() -> None:
+    experiment = read_experiment(TINY.encode(), "tiny")
+    points = [{"members": 3, "loss": 0}, {"members": 4, "loss": 0}, {"members": 3, "loss": 0.1}]
+    found = [
+        Sample(series=label, algorithm="a", point=point, seed=1, measures={"control_bytes": value})
+        for point in points
+        for label, value in (("J", 4.0), ("U", 2.0))
+    ]
+    assert judge_claims(experiment, found)[0].ours == "as noted: 2, members=4: 2, loss=0.1: 2"
