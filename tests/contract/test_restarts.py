@@ -244,3 +244,89 @@ def test_a_stopped_member_stops_nobody_and_is_told_what_it_missed() -> None:
             assert told["lost"] > 0
 
     asyncio.run(asyncio.wait_for(test(), 100))
+
+
+def test_members_that_come_and_go_under_load_break_nothing() -> None:
+    """Ben is killed in the middle of his words and of his silence, dora joins late and leaves."""
+    members = free_members("ana", "ben", "carl", "dora")
+    order = DeltaCausal(lifetime_ms=LIFETIME_MS)
+    settings = {
+        "members": members,
+        "order": "delta",
+        "lifetime_ms": LIFETIME_MS,
+        "silence_s": 10,
+        "readers": 2,
+        "writes": 100_000,
+    }
+    firsts: list[int] = []
+
+    async def ben(writes: int) -> None:
+        """Live until so much is written, and be killed; with none, killed during the silence."""
+        async with child(me="ben", **settings) as life:
+            if not writes:
+                await asyncio.sleep(LIFETIME_MS / 2_000)
+            while life.written < writes:
+                await life.read("written")
+            if writes:
+                firsts.append(life.first_after_ns)
+            life.process.kill()
+
+    async def dora(writes: int) -> None:
+        """Join, say so much, and leave as one should."""
+        async with child(me="dora", **settings | {"writes": writes}) as life:
+            await life.read("done")
+            assert life.written == writes
+            assert life.process.stdin is not None
+            life.process.stdin.close()
+            await life.process.communicate()
+            assert life.process.returncode == 0
+
+    async def test() -> tuple[list[Sample], list[Sample]]:
+        async with survivors(members, order, impairment=BAD_NETWORK) as (ana, carl):
+            # Carl answers what ben and dora say, so that ana hears of it on two ways.
+            for name in ("ben", "dora"):
+                carl.participant.reader(
+                    name, order=order, callback=lambda sample: carl.write(sample.data) and None
+                )
+
+            async def talk() -> None:
+                while True:
+                    ana.write(b"ana")
+                    await asyncio.sleep(0.002)
+
+            await ana.writer.wait_matched(1, timeout_s=10)
+            talking = asyncio.create_task(talk())
+            for writes in (100, 0, 60):
+                await ben(writes)
+            joining = asyncio.create_task(dora(80))
+            await ben(60)
+            await joining
+            await asyncio.gather(ben(40), dora(40))
+            talking.cancel()
+            for survivor in (ana, carl):
+                await survivor.participant.drain(timeout_s=20)
+                counters = survivor.participant.counters
+                assert counters.duplicate == counters.malformed == counters.refused == 0
+        return ana.heard, carl.heard
+
+    for heard in asyncio.run(asyncio.wait_for(test(), 110)):
+        told = [
+            (sample.source, *map(int, sample.data.split()))
+            for sample in heard
+            if b" " in sample.data
+        ]
+        author = {life: source for source, life, _ in told if source != "carl"}
+        lives = {name: sorted(k for k, who in author.items() if who == name) for name in members}
+        assert (len(lives["ben"]), len(lives["dora"])) == (4, 2)
+        newest, answered = dict.fromkeys(members, (0, 0)), dict.fromkeys(members, (0, 0))
+        for source, life, index in told:
+            if source == "carl":
+                who = author[life]
+                answered[who] = max(answered[who], (life, index))
+            else:
+                assert (life, index) > newest[source], "what a former life said comes after all"
+                assert (life, index) > answered[source], "an answer overtook what it answers"
+                newest[source] = (life, index)
+    # No life but ben's first has spoken before delta + epsilon had passed.
+    assert len(firsts) == 4
+    assert min(firsts[1:]) >= (LIFETIME_MS + 1) * 1_000_000

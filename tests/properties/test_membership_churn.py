@@ -73,7 +73,7 @@ def test_order_is_kept_and_no_life_is_handed_what_was_anothers(first: int) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1_200)
+@pytest.mark.timeout(3_600)
 def test_nightly_churn() -> None:
     for seed in range(CI_RUNS, NIGHTLY_RUNS):
         churned(seed)

@@ -1,7 +1,7 @@
-"""A group of participants that talk over a lossy way in virtual time, and what it cost them.
+"""A group of participants that talk over a lossy way, and what it cost them.
 
-Sockets are real, delays and losses are injected where datagrams leave, and time only passes when
-nothing is left to do: see `virtual_loop`.
+Sockets are real, delays and losses are injected where datagrams leave.  In virtual time the clock
+only moves when nothing is left to do: see `virtual_loop`.
 """
 
 import asyncio
@@ -42,8 +42,11 @@ def converse(
     messages: int,
     gap_ms: float = 4.0,
     sink: MemorySink | None = None,
+    real_time: bool = False,
 ) -> dict[str, Told]:
     """Let every member multicast so often in every order; return what came of it, by algorithm."""
+    if real_time:
+        return asyncio.run(_converse(orders, impairment, messages, gap_ms, sink, None))
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         loop = runner.get_loop()
         assert isinstance(loop, VirtualLoop)
@@ -56,9 +59,11 @@ async def _converse(
     messages: int,
     gap_ms: float,
     sink: MemorySink | None,
-    loop: VirtualLoop,
+    loop: VirtualLoop | None,
 ) -> dict[str, Told]:
-    clock = GroupClock(wall_ns=lambda: loop.now_ns, monotonic_ns=lambda: loop.now_ns)
+    clock = GroupClock()
+    if loop is not None:
+        clock = GroupClock(wall_ns=lambda: loop.now_ns, monotonic_ns=lambda: loop.now_ns)
     addresses = free_members(*NAMES)
     told = {order.algorithm: Told([], [], 0) for order in orders}
     async with AsyncExitStack() as stack:
@@ -88,7 +93,8 @@ async def _converse(
                 writers.append(member.writer(Topic(member.name, order)))
         for writer in writers:
             await writer.wait_matched(len(NAMES) - 1, timeout_s=30)
-        loop.settling = False
+        if loop is not None:
+            loop.settling = False
 
         async def speak(index: int) -> None:
             chance = Random(f"{impairment.seed}/{index}")
@@ -105,5 +111,6 @@ async def _converse(
                 for each in members
                 for peer in each._opened().peers
             )
-        loop.settling = True
+        if loop is not None:
+            loop.settling = True
     return told

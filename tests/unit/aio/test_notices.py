@@ -1,6 +1,5 @@
 """Header-only notices of copies that will not come: who sends one, who may conclude what."""
 
-
 from lossy_group import converse
 from two_links import End, Network, pair
 
@@ -11,6 +10,8 @@ from orderwire.aio.outbound import LOSSY_NS, WAITING_BYTES_MAX
 from orderwire.kernel import Instant, ms
 from orderwire.trace import MemorySink
 from orderwire.verify.audit import audit
+from orderwire.verify.causal import DELTA_CAUSAL_ORDER
+from orderwire.verify.delta import NO_DUPLICATES
 from orderwire.verify.source import TableSource
 
 DELAY = ms(10)
@@ -179,3 +180,24 @@ def test_notices_shorten_the_wait_of_a_group_and_the_audit_finds_no_fault() -> N
         assert len(each.held_ms) + lost + total(each.counters, "late") == 120 * 4 * 3
     report, _ = audit(TableSource(sink.table()))
     assert [each.verdict.value for each in report.runs] == ["VALID", "VALID"]
+
+
+def test_in_real_time_no_notice_breaks_the_order() -> None:
+    """As long as the machine lets it take: how much is lost is the machine's affair."""
+    sink = MemorySink()
+    told = converse(
+        [DeltaCausal(lifetime_ms=25)],
+        Impairment(seed=5, delay_ms=10, loss_ratio=0.2),
+        messages=100,
+        gap_ms=6,
+        sink=sink,
+        real_time=True,
+    )
+    ours = told["bounded-jang"]
+    assert ours.notices > 0
+    assert total(ours.counters, "malformed") == total(ours.counters, "duplicate") == 0
+    report, _ = audit(TableSource(sink.table()))
+    checks = {check.id: check for run in report.runs for check in run.checks}
+    for name in (DELTA_CAUSAL_ORDER, NO_DUPLICATES):
+        assert checks[name].examined > 0
+        assert not checks[name].violations
