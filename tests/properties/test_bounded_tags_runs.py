@@ -11,17 +11,19 @@ from random import Random
 from typing import Any
 
 import pytest
-from broken_bounded_twins import BOUNDED_TWINS
+from broken_bounded_twins import BOUNDED_TWINS, TwoHopsHoldTooShort
 from broken_twins import Twin
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from judging import broken
 from small_scope import small_scope
 
-from orderwire.kernel import probes
-from orderwire.ordering.catalog import ALGORITHMS
+from orderwire.kernel import Indicate, Instant, ProcessId, Send, destinations, ms, probes, us
+from orderwire.ordering.adelstein_singhal import HOPS
+from orderwire.ordering.catalog import ALGORITHMS, OrderingSettings
+from orderwire.ordering.pdu import Discarded, Multicast
 from orderwire.sim.drawn_schedules import draw_schedule
-from orderwire.sim.schedule import Replayed, Schedule, replay
+from orderwire.sim.schedule import Replayed, Schedule, ScheduledSend, replay
 from orderwire.trace.events import EventKind
 from orderwire.trace.schema import table_from_events
 from orderwire.verify.audit import AuditOptions, audit
@@ -262,6 +264,62 @@ def test_one_lifetime_for_all_overtakes_nothing() -> None:
 
 
 # Traps
+
+
+def test_a_third_of_the_lifetime_is_the_shortest_hold() -> None:
+    """With one tick less, three messages in a row overtake a direct one that takes all of Δ."""
+    delta = 30
+
+    def chain(hold: int) -> Schedule:
+        return Schedule(
+            processes=4,
+            lifetime=delta,
+            sends=(
+                ScheduledSend(id="m1", at=0, sender=0, to=(3,), arrive={3: delta}),
+                ScheduledSend(id="m2", at=0, sender=0, to=(1,), arrive={1: 1 + hold}),
+                ScheduledSend(id="m3", at=1 + hold, sender=1, to=(2,), arrive={2: 1 + 2 * hold}),
+                ScheduledSend(
+                    id="m4", at=1 + 2 * hold, sender=2, to=(3,), arrive={3: 1 + 3 * hold}
+                ),
+            ),
+        )
+
+    schedule = chain(delta // HOPS)
+    found = broken(schedule, replay(schedule, ALGORITHMS["adelstein-singhal"]))
+    assert not {"causal-order", "liveness"} & set(found)
+    twin = Twin("short", TwoHopsHoldTooShort, "causal-order", {}).algorithm
+    schedule = chain(delta // HOPS - 1)
+    assert "causal-order" in broken(schedule, replay(schedule, twin))
+
+
+def test_rounding_up_is_only_slow() -> None:
+    """A coarser, newer stamp is waited for in vain, but never past the own deadline."""
+    twin = next(twin for twin in BOUNDED_TWINS if twin.name == "full-rounds-up").algorithm
+    for seed in range(40):
+        schedule = draw_schedule(Random(seed))
+        assert set(broken(schedule, replay(schedule, twin))) <= {NO_NEEDLESS_WAITING}, seed
+
+
+def test_a_tick_as_long_as_a_burst_lets_everything_live_too_long() -> None:
+    """Fifty messages in 5 ms: with a tick of 1 ms the last is stamped 45 ms ahead of its time."""
+    ahead = {}
+    for tick in (ms(1), us(1)):
+        group = OrderingSettings(members=2, lifetime_ns=ms(100), tick_ns=tick)
+        for name in ("jang-delta", "fixed-delay"):
+            core = ALGORITHMS[name].create(ProcessId(0), group)
+            for index in range(50):
+                at = Instant(ms(100) + index * us(100))
+                effects = core.submit(Multicast(b"", destinations([1])), at)
+            assert isinstance(effects[0], Send)
+            late = Instant(at + group.lifetime_ns + ms(40))
+            reader = ALGORITHMS[name].create(ProcessId(1), group)
+            told = reader.receive(ProcessId(0), effects[0].pdu, late)
+            ahead[name, tick] = not any(
+                isinstance(effect, Indicate) and isinstance(effect.indication, Discarded)
+                for effect in told
+            )
+    assert ahead == {key: key[1] == ms(1) for key in ahead}
+
 
 FIRST_SEED = {"triangle-h0": 100}
 """Where the search for a broken run starts, when it would be long."""

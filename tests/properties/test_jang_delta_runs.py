@@ -93,6 +93,7 @@ def test_promises_hold_for_drawn_chance(chance: Random, empties: bool) -> None:
 
 FIRST_SEED = {
     "jang-eps0": 272,
+    "jang-merges-discarded": 650,
     "jang-wait-nonstrict": 48,
 }
 """Where the search for a broken run starts, when it would be long."""

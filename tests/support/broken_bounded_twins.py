@@ -9,7 +9,7 @@ from broken_twins import ORDER, Twin
 
 from orderwire.kernel import Effects, Instant, ProcessId, members_of
 from orderwire.kernel.ids import Destinations
-from orderwire.ordering.adelstein_singhal import AdelsteinSinghal
+from orderwire.ordering.adelstein_singhal import HOPS, AdelsteinSinghal
 from orderwire.ordering.causal_node import CausalNode, PduT, Wait
 from orderwire.ordering.pdu import DiscardReason
 from orderwire.ordering.predecessor_sets import PredecessorSetsPdu, Sending, unite
@@ -70,6 +70,14 @@ class TwoHopsWithoutHold(ExactDuplicates[PduT], AdelsteinSinghal):
         self._hold_ticks = 0
 
 
+class TwoHopsHoldTooShort(TwoHopsWithoutHold[PduT]):
+    """Holds for less than a third: a chain of three may be faster than the direct message."""
+
+    def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
+        super().__init__(me, settings)
+        self._hold_ticks = -(-self._lifetime // HOPS) - 1
+
+
 class RoundsDown(ExactDuplicates[PredecessorSetsPdu], YavatkarMcp):
     """Waits for stamps that were made coarser on the wire, downwards."""
 
@@ -78,6 +86,14 @@ class RoundsDown(ExactDuplicates[PredecessorSetsPdu], YavatkarMcp):
     def _waits(self, pdu: PredecessorSetsPdu) -> Iterable[Wait]:
         for sender, stamp in super()._waits(pdu):
             yield sender, stamp - stamp % self.GRANULE
+
+
+class RoundsUp(ExactDuplicates[PredecessorSetsPdu], YavatkarMcp):
+    """Safe, but it waits for what was never sent: the next message or its expiry ends that."""
+
+    def _waits(self, pdu: PredecessorSetsPdu) -> Iterable[Wait]:
+        for sender, stamp in super()._waits(pdu):
+            yield sender, min(-(-stamp // 4) * 4, pdu.stamp - 1)
 
 
 class CoversShorterLives(RodriguesDeadline):
@@ -107,6 +123,7 @@ BOUNDED_TWINS = (
     Twin("maxcb-drop-by-stamp", DropsByStamp, ORDER, {"skew_max": 15}),
     Twin("triangle-h0", TwoHopsWithoutHold, ORDER, {}),
     Twin("full-rounds-down", RoundsDown, ORDER, {}),
+    Twin("full-rounds-up", RoundsUp, "no-needless-waiting", {}),
     Twin("rodrigues-covers", CoversShorterLives, ORDER, OWN),
     Twin("rodrigues-overtakes-unseen", OvertakesUnseen, ORDER, OWN),
 )

@@ -11,7 +11,7 @@ from typing import Any
 from orderwire.kernel import Effects, Instant, ProcessId
 from orderwire.ordering.catalog import Algorithm
 from orderwire.ordering.causal_node import CausalPdu
-from orderwire.ordering.jang_delta_codec import JangDeltaPdu
+from orderwire.ordering.jang_delta_codec import Entries, JangDeltaPdu
 from orderwire.ordering.jang_delta_reference import ControlInformation, JangDeltaReference
 from orderwire.ordering.pdu import DiscardReason, Ordering
 from orderwire.ordering.settings import OrderingSettings
@@ -143,6 +143,31 @@ class DropsLateWaiters(ExactDuplicates):
         return super().drain()
 
 
+class MergesDiscarded(ExactDuplicates):
+    """Learns from a message that it discards: dependencies that no delivery has made."""
+
+    def receive(self, source: ProcessId, pdu: JangDeltaPdu, now: Instant) -> Effects:
+        effects = super().receive(source, pdu, now)
+        if self.is_late(pdu.stamp):
+            self.merge(source, pdu)
+        return effects
+
+
+class PiggybacksFirst(JangDeltaReference):
+    """Safe but larger: CI goes on the wire before m.D is taken out of it."""
+
+    def extract_and_eliminate(self, others: set[int]) -> dict[int, list[tuple[int, int]]]:
+        before = {k: {t: set(s) for t, s in group.items()} for k, group in self.entries.items()}
+        waits = super().extract_and_eliminate(others)
+        after, self.entries = self.entries, before
+        self.before = super().snapshot()
+        self.entries = after
+        return waits
+
+    def snapshot(self) -> dict[int, Entries]:
+        return self.before
+
+
 class UnitesEqualStamps(JangDeltaReference):
     """Safe but larger: union instead of intersection of what both sides know."""
 
@@ -191,6 +216,8 @@ TWINS = (
     Twin("jang-arrival-order", DrainsInArrivalOrder, ORDER, {"granularities": (2, 5)}),
     Twin("jang-drop-by-stamp", DropsByStamp, ORDER, {"skew_max": 15}),
     Twin("jang-drops-late-waiters", DropsLateWaiters, "liveness", {"granularities": (2, 5)}),
+    Twin("jang-merges-discarded", MergesDiscarded, "no-needless-waiting", {"skew_max": 15}),
     Twin("jang-unites", UnitesEqualStamps, "", {}),
+    Twin("jang-piggybacks-first", PiggybacksFirst, "", {}),
     Twin("jang-covers-nothing", CoversNothing, "", {}),
 )

@@ -27,6 +27,7 @@ from orderwire.kernel import (
 from orderwire.ordering.causal_node import CausalNode, CausalPdu, Wait
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.ordering.wire import (
+    INTEGER_BYTES,
     HeadedCodec,
     decode_head,
     encode_head,
@@ -39,8 +40,6 @@ Stamps: TypeAlias = tuple[tuple[int, int], ...]
 
 HOPS = 3
 """Messages of the shortest chain that a tag misses."""
-INTEGER_BYTES = 4
-"""Every integer of the layout that the papers count with."""
 
 
 class AdelsteinSinghalPdu(CausalPdu, frozen=True, gc=False):

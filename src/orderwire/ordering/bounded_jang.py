@@ -8,7 +8,7 @@ What is cut is always the oldest, which expires first.  In its place stands a fl
 the newest message cut for a destination.  A message to it waits there until F + Δ < now: then all
 that was cut has been delivered or has expired.  As F is older than the message, it still meets its
 own deadline.  "What one side lacks although it knows newer ones of that sender, it has removed for
-a reason" stays true: delivered, covered, or at or below a floor that comes along.
+a reason" stays true: delivered, covered, or at or below a floor that comes along.  [S001:dec.2]
 
 Two bounds.  `floor_cap`: messages named per destination, after each change of CI.
 `tag_bytes_max`: the encoded tag, everything between head and payload, at most this long in every

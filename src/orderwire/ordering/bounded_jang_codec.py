@@ -32,6 +32,7 @@ from orderwire.kernel import Destinations, ProcessId, RemoteProtocolError, membe
 from orderwire.ordering.causal_node import CausalPdu, Wait
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.ordering.wire import (
+    INTEGER_BYTES,
     HeadedCodec,
     decode_head,
     decode_set,
@@ -41,8 +42,6 @@ from orderwire.ordering.wire import (
     payload_of,
 )
 
-INTEGER_BYTES = 4
-"""Every integer of the layout that the papers count with."""
 GRID_PARTS_MAX = 126
 OLDEST = 127
 """The largest distance of a floor on the grid; an older one is sent as if it were this old."""

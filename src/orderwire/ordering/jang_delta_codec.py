@@ -30,6 +30,7 @@ from orderwire.kernel import ProcessId, RemoteProtocolError, read_varint
 from orderwire.ordering.causal_node import CausalPdu, Wait
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.ordering.wire import (
+    INTEGER_BYTES,
     HeadedCodec,
     decode_head,
     decode_set,
@@ -46,8 +47,6 @@ Entries: TypeAlias = tuple[Entry, ...]
 PACKED_MEMBERS_MAX = 16
 PACKED_FROM_TICKS = 1 << 14
 """Below this lifetime, an age takes two bytes as a varint and three when packed."""
-INTEGER_BYTES = 4
-"""Every integer of the layout that the papers count with."""
 
 _NO_ENTRIES: Mapping[int, Entries] = MappingProxyType({})
 

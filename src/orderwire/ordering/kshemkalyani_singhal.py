@@ -19,7 +19,6 @@ from orderwire.kernel import Destinations, Effects, ProcessId, Send, members_of
 from orderwire.ordering.causal_node import CausalNode, Wait
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.ordering.tags_codec import (
-    INTEGER_BYTES,
     Entries,
     EntriesPdu,
     encode_entries,
@@ -27,7 +26,7 @@ from orderwire.ordering.tags_codec import (
     join_parts,
     waits_for,
 )
-from orderwire.ordering.wire import encode_head
+from orderwire.ordering.wire import INTEGER_BYTES, encode_head
 
 
 class KshemkalyaniSinghal(CausalNode[EntriesPdu]):

@@ -14,13 +14,12 @@ from orderwire.kernel import Destinations, Effects, ProcessId, Send, members_of
 from orderwire.ordering.causal_node import CausalNode, Wait
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.ordering.tags_codec import (
-    INTEGER_BYTES,
     EntriesPdu,
     encode_entries,
     turned_round,
     waits_for,
 )
-from orderwire.ordering.wire import encode_head
+from orderwire.ordering.wire import INTEGER_BYTES, encode_head
 
 
 class PrakashRaynalSinghal(CausalNode[EntriesPdu]):
@@ -46,7 +45,7 @@ class PrakashRaynalSinghal(CausalNode[EntriesPdu]):
     ) -> int:
         """Send CB as it is; m covers all that was to be delivered before it at its destinations."""
         self._forget(self._dead_before())
-        entries = turned_round(self._barriers)
+        entries = turned_round({k: barrier.items() for k, barrier in self._barriers.items()})
         control = encode_head(stamp, number, destinations) + encode_entries(stamp, entries)
         pdu = EntriesPdu(number, stamp, destinations, control, payload, entries)
         for process in members_of(Destinations(remote)):

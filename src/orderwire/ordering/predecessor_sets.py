@@ -1,15 +1,7 @@
 """CB: per destination, which messages of the causal past may still be undelivered there.
 
 What the algorithms with full or bounded tags have in common: the sets, the PDU that carries them,
-and how it looks on the wire.  [S001:sec.3.2]
-
-    CB      count of destinations, then per destination, ascending:
-              destination, count of messages           varints
-              per message, newest first: age, sender   varints
-
-Ages are exact, in ticks: of the first message of a destination against the stamp of the message
-that carries the tag, of the others against the one before.  A rounded age would break the order,
-because a stamp is also an identity.  [S000:dec.6]
+and how it looks on the wire: as `entries` of `tags_codec`.  [S001:sec.3.2]
 
 All copies of a message carry the same sets, encoded once; destination j waits for CB[j].
 """
@@ -18,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import TypeAlias
 
-from orderwire.kernel import Destinations, ProcessId, RemoteProtocolError, members_of, read_varint
+from orderwire.kernel import Destinations, ProcessId, RemoteProtocolError, members_of
 from orderwire.ordering.causal_node import CausalPdu
 from orderwire.ordering.settings import OrderingSettings
-from orderwire.ordering.wire import HeadedCodec, decode_head, encode_varint, payload_of
+from orderwire.ordering.tags_codec import encode_entries, read_entries, turned_round
+from orderwire.ordering.wire import INTEGER_BYTES, HeadedCodec, decode_head, payload_of
 
 Sending: TypeAlias = tuple[int, int]
 """(stamp, sender): a message, in the order in which sets are cut."""
@@ -29,9 +22,6 @@ Sendings: TypeAlias = tuple[Sending, ...]
 """Messages to one destination, newest first."""
 Sets: TypeAlias = Mapping[int, Sendings]
 """Destination → messages; destinations without any are left out."""
-
-INTEGER_BYTES = 4
-"""Every integer of the layout that the papers count with."""
 
 
 class PredecessorSetsPdu(CausalPdu, frozen=True, gc=False):
@@ -103,55 +93,39 @@ def newest_per_sender(sendings: Iterable[Sending]) -> Sendings:
 
 def encode_sets(stamp: int, sets: Sets) -> bytes:
     """Return CB on the wire, for a message with this stamp."""
-    out = bytearray(encode_varint(len(sets)))
-    for process in sorted(sets):
-        sendings = sets[process]
-        assert sendings, f"an empty set of process {process} on the wire"
-        out += encode_varint(process)
-        out += encode_varint(len(sendings))
-        newer = stamp
-        for sent, sender in sendings:
-            out += encode_varint(newer - sent)
-            out += encode_varint(sender)
-            newer = sent
-    return bytes(out)
+    return encode_entries(
+        stamp,
+        turned_round(
+            {process: [(k, sent) for sent, k in sendings] for process, sendings in sets.items()}
+        ),
+    )
 
 
 def decode_sets(
     data: bytes, at: int, stamp: int, members: int, set_max: int
 ) -> tuple[dict[int, Sendings], int]:
     """Return the sets at this offset and the offset behind them.  Raises RemoteProtocolError."""
-    count, at = read_varint(data, at)
-    if count > members:
-        raise RemoteProtocolError(f"sets of {count} processes in a group of {members}")
-    sets: dict[int, Sendings] = {}
-    last = -1
-    for _ in range(count):
-        process, at = read_varint(data, at)
-        if not last < process < members:
+    entries, at = read_entries(data, at, stamp, members)
+    messages = [(sent, k, mask) for k, group in entries.items() for sent, mask in group]
+    messages.sort(reverse=True)
+    sets: dict[int, list[Sending]] = {}
+    for sent, sender, mask in messages:
+        if not mask or mask >> sender & 1:
             raise RemoteProtocolError(
-                f"set of process {process} behind that of {last}, group of {members}"
+                f"message {sent} of sender {sender} may be undelivered at {mask:#x}: nobody, or "
+                "its own sender"
             )
-        last = process
-        size, at = read_varint(data, at)
-        if not 0 < size <= set_max:
-            raise RemoteProtocolError(f"{size} messages to process {process}, at most {set_max}")
-        sendings: list[Sending] = []
-        newer = (stamp, -1)
-        for _ in range(size):
-            age, at = read_varint(data, at)
-            sender, at = read_varint(data, at)
-            sending = (newer[0] - age, sender)
-            if not (sending < newer and sending[0] >= 0 and sender < members):
-                raise RemoteProtocolError(
-                    f"message of sender {sender}, {age} ticks before {newer}, group of {members}"
-                )
-            if sender == process:
-                raise RemoteProtocolError(f"process {process} is to wait for its own message")
-            sendings.append(sending)
-            newer = sending
-        sets[process] = tuple(sendings)
-    return sets, at
+        sending = (sent, sender)
+        for process in members_of(Destinations(mask)):
+            known = sets.get(process)
+            if known is None:
+                sets[process] = [sending]
+            else:
+                known.append(sending)
+    largest = max(map(len, sets.values()), default=0)
+    if largest > set_max:
+        raise RemoteProtocolError(f"{largest} messages to one process, at most {set_max}")
+    return {process: tuple(sendings) for process, sendings in sets.items()}, at
 
 
 class PredecessorSetsCodec(HeadedCodec[PredecessorSetsPdu]):

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from orderwire.kernel import Destinations, Effects, ProcessId, Send, members_of
 from orderwire.ordering.causal_node import CausalNode, Wait
 from orderwire.ordering.settings import OrderingSettings
-from orderwire.ordering.tags_codec import INTEGER_BYTES, MatrixPdu, Row, encode_cells, join_parts
-from orderwire.ordering.wire import encode_head, encode_varint
+from orderwire.ordering.tags_codec import MatrixPdu, Row, encode_cells, join_parts
+from orderwire.ordering.wire import INTEGER_BYTES, encode_head, encode_varint
 
 
 class RaynalSchiperToueg(CausalNode[MatrixPdu]):

@@ -42,7 +42,6 @@ from orderwire.kernel import (
 from orderwire.ordering.causal_node import READY, CausalNode, Held, Wait
 from orderwire.ordering.pdu import Delivered, DiscardReason, Multicast, OrderingCommand
 from orderwire.ordering.predecessor_sets import (
-    INTEGER_BYTES,
     PredecessorSets,
     PredecessorSetsPdu,
     Sending,
@@ -54,6 +53,7 @@ from orderwire.ordering.predecessor_sets import (
 )
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.ordering.wire import (
+    INTEGER_BYTES,
     HeadedCodec,
     decode_head,
     encode_head,

@@ -39,9 +39,6 @@ from orderwire.ordering.wire import (
     payload_of,
 )
 
-INTEGER_BYTES = 4
-"""Every integer of the layout that the papers count with."""
-
 Entry: TypeAlias = tuple[int, int]
 """(stamp, destinations) of a message."""
 Entries: TypeAlias = tuple[Entry, ...]
@@ -111,12 +108,12 @@ def join_parts(parts: list[bytes]) -> bytes:
     return encode_varint(len(parts)) + b"".join(parts)
 
 
-def turned_round(barriers: Mapping[int, Mapping[int, int]]) -> dict[int, Entries]:
+def turned_round(barriers: Mapping[int, Iterable[Wait]]) -> dict[int, Entries]:
     """Return (sender, stamp) pairs per destination as entries per sender."""
     masks: dict[int, dict[int, int]] = {}
     for process, barrier in barriers.items():
         bit = 1 << process
-        for sender, stamp in barrier.items():
+        for sender, stamp in barrier:
             group = masks.get(sender)
             if group is None:
                 masks[sender] = {stamp: bit}

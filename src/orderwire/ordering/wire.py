@@ -25,6 +25,8 @@ from orderwire.kernel import (
 )
 from orderwire.ordering.settings import OrderingSettings
 
+INTEGER_BYTES = 4
+"""Every integer of the layout that the papers count with."""
 STAMP_BYTES = 8
 INLINE_MASK_BITS = 69
 """A varint carries 70 bits, one of which says that the rest is a mask."""

@@ -179,7 +179,7 @@ def test_what_no_correct_process_sends_is_refused_with_a_reason(
 
 
 def test_a_stamp_at_many_destinations_is_written_once() -> None:
-    barriers = {process: {1: 90, 2: 80 + process % 2} for process in range(20)}
+    barriers = {process: ((1, 90), (2, 80 + process % 2)) for process in range(20)}
     entries = turned_round(barriers)
     assert entries == {
         1: ((90, (1 << 20) - 1),),
