@@ -138,13 +138,14 @@ def main() -> None:
                     rounds: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
                     for _ in range(options.repeats):
                         for name in names:
-                            rounds[name].append(
-                                run(options.python, folder, name, load, size, subscribers, seconds)
+                            figures = run(
+                                options.python, folder, name, load, size, subscribers, seconds
                             )
+                            rounds[name].append(figures)
+                            print(name, load, size, subscribers, figures, file=sys.stderr)
                     case = f"{load}-{size}-{subscribers}"
                     for name in names:
                         results[name][case] = median(rounds[name])
-                        print(name, case, results[name][case], file=sys.stderr)
     rivals: dict[str, Any] = {name: results[name] for name in RIVALS if name in results}
     harness.report(
         "peers_pubsub",
