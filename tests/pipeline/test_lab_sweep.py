@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pyarrow.parquet as pq
 import pyspark
 import pytest
@@ -19,6 +20,7 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from orderwire.cli.lab import command
+from orderwire.lab.config import Config, Row, run_spec
 from orderwire.lab.experiment import read_experiment
 from orderwire.lab.runs import CALIBRATION, ROWS, run
 from orderwire.pipeline.sweep import SHIPPED, Result, Work, results, run_apart, sweep
@@ -189,54 +191,46 @@ def _runs(pid: int) -> bool:
 ELSEWHERE = """
 import json, os, sys
 from pathlib import Path
-from orderwire.lab.experiment import find_experiment
-from orderwire.lab.runs import run
+from orderwire.lab.config import run_spec
 from orderwire.pipeline.session import SessionSettings, spark_session
 from orderwire.pipeline.sweep import Work, sweep
 
-def where(spec):
+def act(spec):
     import orderwire
     executor = Path(f"/proc/{os.getppid()}/stat").read_text().rsplit(")", 1)[1].split()[1]
-    return json.dumps([executor, os.getcwd(), orderwire.__file__])
+    return json.dumps([executor, os.getcwd(), orderwire.__file__, run_spec(spec)])
 
 if __name__ == "__main__":
-    file, folder, python = sys.argv[1:]
+    spec, folder, python = sys.argv[1:]
     with spark_session(SessionSettings(master="local-cluster[2,1,1024]")) as spark:
         spark.sparkContext.pythonExec = python
-        work = [Work(key=f"k{at}", spec="") for at in range(8)]
-        found = sweep(spark, work, where, Path(folder) / "where", limit_s=60)
-        figure = run(spark, find_experiment(file), Path(folder), quick=True, called=file)
-        print(json.dumps({
-            "where": [json.loads(each.result) for each in found],
-            "rows": figure.rows, "failed": len(figure.failed),
-        }))
+        work = [Work(key=f"k{at}", spec=spec) for at in range(6)]
+        found = sweep(spark, work, act, Path(folder), limit_s=60)
+        print(json.dumps([json.loads(each.result or repr(each.error)) for each in found]))
 """
 
 
-def test_executors_in_other_jvms_without_our_package_give_the_same_table(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+@pytest.mark.timeout(900)
+def test_executors_in_other_jvms_without_our_package_find_the_same(tmp_path: Path) -> None:
     python = tmp_path / "bare"
     venv.create(python, symlinks=True)
     (others,) = python.glob("lib/python*/site-packages")
     others.joinpath("others.pth").write_text(str(Path(pyspark.__file__).parents[1]))
-    script, file = tmp_path / "elsewhere.py", tmp_path / "tiny.toml"
+    script = tmp_path / "elsewhere.py"
     script.write_text(ELSEWHERE)
-    file.write_text(TINY)
+    row = Row(config=Config(algorithm="jang-delta", members=3, messages=40), seed=1)
+    spec = msgspec.json.encode(row).decode()
     told = subprocess.run(
-        [sys.executable, script, file, tmp_path / "cluster", python / "bin" / "python"],
+        [sys.executable, script, spec, tmp_path / "cluster", python / "bin" / "python"],
         env={**os.environ, "SPARK_WORKER_DIR": str(tmp_path / "work")},
         capture_output=True,
         text=True,
         check=False,
-        timeout=250,
+        timeout=800,
     )
     assert not told.returncode, told.stderr[-2_000:]
     found = json.loads(told.stdout)
-    assert len({executor for executor, _, _ in found["where"]}) == 2
-    assert all(SHIPPED in file for _, _, file in found["where"])
-    assert str(Path.cwd()) not in {folder for _, folder, _ in found["where"]}
-    experiment = read_experiment(TINY.encode(), "tiny")
-    here = run(spark, experiment, tmp_path / "here", quick=True, called=str(file))
-    assert found["rows"] == here.rows
-    assert found["failed"] == len(here.failed) == 1
+    assert len({executor for executor, _, _, _ in found}) == 2
+    assert str(Path.cwd()) not in {folder for _, folder, _, _ in found}
+    assert all(SHIPPED in file for _, _, file, _ in found)
+    assert {result for _, _, _, result in found} == {run_spec(spec)}

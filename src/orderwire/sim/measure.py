@@ -3,6 +3,9 @@
 A trace takes an event for every copy and a vector clock for every message; a figure of the papers
 needs sums only.  Here a host runs as in `sim.run`, with the same streams of chance, so that the
 same seed gives every algorithm the same messages, destinations and losses.  [S000:sec.5.3]
+
+Behind the last message that counts, every process sends on for a while: a load that fades would
+make the tags of the last messages smaller, of as many as there are processes.
 """
 
 from collections.abc import Callable
@@ -220,8 +223,9 @@ class _Group:
         self._watch = watch
         self._multicasts = 0
         self._numbers = [0] * members
-        self._counted_from = [1 << 62] * members
-        """Per sender, the number of its first message that counts."""
+        self._counted = [range(0)] * members
+        """Per sender, the numbers of its messages that count."""
+        self._last = plan.workload.messages or 1 << 62
         self._sent_ns: dict[tuple[int, int], int] = {}
 
     def boot(
@@ -241,17 +245,18 @@ class _Group:
         number = self._numbers[me]
         self._numbers[me] = number + 1
         self._multicasts += 1
-        if self._multicasts > self._plan.warm_up:
+        is_counted = self._plan.warm_up < self._multicasts <= self._last
+        if is_counted:
             self.sums.messages += 1
-            self._counted_from[me] = min(self._counted_from[me], number)
+            self._counted[me] = range((self._counted[me] or [number])[0], number + 1)
             self._sent_ns[me, number] = self._world.now_ns
-            if self._watch is not None:
-                self._watch.on = True
+        if self._watch is not None:
+            self._watch.on = is_counted
 
     def copy(self, source: int, frame: _Frame) -> None:
         """Count a copy that leaves."""
         pdu = frame.pdu
-        if pdu.number < self._counted_from[source]:
+        if pdu.number not in self._counted[source]:
             return
         sums = self.sums
         sums.copies += 1
@@ -267,7 +272,7 @@ class _Group:
         """Count an indication."""
         if isinstance(indication, Sent) or indication.source == me:
             return
-        if indication.number < self._counted_from[indication.source]:
+        if indication.number not in self._counted[indication.source]:
             return
         sums = self.sums
         if isinstance(indication, Delivered):
@@ -352,6 +357,8 @@ def measure(
 
     # The payload is a number only; its length is a number too, for the uplink.
     workload = replace(plan.workload, payload_bytes=0)
+    if workload.messages:
+        workload = replace(workload, messages=workload.messages + members)
     Applications(
         world, workload, members, seed, submit, grid_ns=plan.network.grid_ns, until_ns=None
     )

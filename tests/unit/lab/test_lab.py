@@ -107,6 +107,7 @@ def test_growth_is_a_power() -> None:
     assert judge_claims(replace(experiment, claims=[claim]), samples(3.0))[0].holds is True
 
 
+@pytest.mark.paper("S000:fig.4")
 @pytest.mark.parametrize(
     ("algorithm", "lifetime_ms", "expected"),
     [
@@ -130,6 +131,7 @@ def test_sizes_are_those_of_the_specification(
     assert run_row(Row(config=config, seed=1))["printed_bytes"] == pytest.approx(expected, rel=0.06)
 
 
+@pytest.mark.paper("S000:fig.5")
 def test_exact_algorithms_deliver_at_the_same_times() -> None:
     def delivery(algorithm: str) -> float:
         config = Config(algorithm=algorithm, members=8, messages=200)
@@ -217,3 +219,13 @@ def test_a_claim_names_points_by_what_is_unusual_about_them() -> None:
         for label, value in (("J", 4.0), ("U", 2.0))
     ]
     assert judge_claims(experiment, found)[0].ours == "as noted: 2, members=4: 2, loss=0.1: 2"
+
+
+def test_the_load_does_not_fade_while_it_is_measured() -> None:
+    """A window of fewer messages than there are processes sees the sizes of a long one."""
+    config = Config(algorithm="jang-delta", members=100, lifetime_ms=50, gap_ms=50, warm_up=400)
+    short, long = (
+        run_row(Row(config=replace(config, messages=messages), seed=2)) for messages in (80, 800)
+    )
+    assert short["copies"] == 3 * 80
+    assert short["control_bytes"] == pytest.approx(long["control_bytes"], rel=0.15)
