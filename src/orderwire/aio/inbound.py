@@ -209,9 +209,12 @@ class Inbound:
                 del self.notices[number]
                 continue
             at = self._hopeless_at(gap, fastest_ns)
-            if at is not None and at <= now and self.gone([Range(number, number)]):
+            if at is None or at > now:
+                continue
+            notice = self.notices.pop(number)
+            if self.gone([Range(number, number)]):  # else its deadline must end it
                 ranges.append(Range(number, number))
-                found.append(self.notices.pop(number))
+                found.append(notice)
         return ranges, found
 
     def _hopeless_at(self, gap: Gap, fastest_ns: int) -> int | None:

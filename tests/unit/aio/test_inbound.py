@@ -194,6 +194,20 @@ def test_a_notice_is_forgotten_with_its_gap_and_they_are_bounded() -> None:
     assert inbound.notices == {4 + NOTICES_MAX: b"new"}
 
 
+def test_a_notice_that_would_cut_a_gap_too_often_is_dropped() -> None:
+    """Not kept: its time has come, and the timer would fire for it again and again."""
+    inbound = Inbound()
+    received(inbound, JUMP_MAX, 1, NOW + ms(10))
+    number = 1
+    while not inbound.splits_too_often(number, 1):
+        received(inbound, number, 1)
+        number += 2
+    inbound.reordered_at = None
+    inbound.note(number, [memoryview(b"")])
+    assert inbound.conclude(Instant(NOW + ms(10)), FAST) == ([], [])
+    assert not inbound.notices
+
+
 def test_too_many_gaps_and_too_wide_ones_are_refused() -> None:
     inbound = Inbound()
     assert not inbound.skip_to(JUMP_MAX + 1, 0, NOW, 0)

@@ -1,5 +1,9 @@
 """Header-only notices of copies that will not come: who sends one, who may conclude what."""
 
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
 from lossy_group import converse
 from two_links import End, Network, pair
 
@@ -148,6 +152,39 @@ def test_copies_that_came_do_not_become_notices() -> None:
     network.run(network.now + ms(100))
     assert receiver.got == [b"0", b"1"]
     assert receiver.lost == []
+
+
+@given(chance=st.randoms(use_true_random=False), lifetime_ms=st.integers(15, 60))
+def test_every_copy_comes_once_or_is_lost_and_notices_are_of_lost_ones(
+    chance: Random, lifetime_ms: int
+) -> None:
+    """Whatever the network does with copies and with notices."""
+    network, sender, receiver = group(lifetime_ms)
+    sender.lane.header_only = lambda pdu: b"notice of " + bytes(pdu)
+    loss, spread = chance.choice([0.0, 0.2, 0.6]), chance.choice([0, 0, 1, 20])
+
+    def fate(_source: int, _at: int, _data: bytes) -> list[int]:
+        if chance.random() < loss:
+            return []
+        copies = chance.choice([1, 1, 1, 2])
+        return [DELAY + round(chance.random() * ms(spread)) for _ in range(copies)]
+
+    network.fate = fate
+    for index in range(40):
+        sender.lane.outbound.lossy_until = network.now + LOSSY_NS
+        sender.send(b"%d" % index)
+        network.run(network.now + round(chance.random() * ms(8)))
+    network.fate = lambda *_: (DELAY,)
+    network.run(network.now + ms(20_000))
+    got = [int(each) for each in receiver.got if not each.startswith(b"notice")]
+    noticed = [int(each.split()[-1]) for each in receiver.got if each.startswith(b"notice")]
+    assert len(set(got)) == len(got)
+    assert len(set(noticed)) == len(noticed)
+    assert set(got) | receiver.lost_numbers == set(range(40))
+    assert set(got).isdisjoint(receiver.lost_numbers)
+    assert set(noticed) <= receiver.lost_numbers
+    assert not receiver.lane.inbound.gaps
+    assert not sender.lane.outbound.flight
 
 
 def total(counters: list[Counters], name: str) -> int:
