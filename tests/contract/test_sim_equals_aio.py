@@ -290,6 +290,8 @@ def test_recorded_inputs_replay_to_the_same_deliveries() -> None:
 
 PATIENT_MS = 1_000
 """Δ of the second half: what a busy machine does not make late."""
+SLACK_MS = 30_000
+"""How late a busy machine may run the timers of all these groups in one process."""
 TIMED = {
     "adelstein-singhal",
     "baldoni-broadcast",
@@ -342,7 +344,7 @@ async def converse(
                 Participant(
                     name,
                     members=addresses,
-                    trace=Trace(run="lossy", sink=sink),
+                    trace=Trace(run="lossy", sink=sink, timer_slack_ms=SLACK_MS),
                     impairment=LOSSY,
                     restarted=False,
                 )
@@ -405,9 +407,10 @@ def test_verdicts_are_the_simulators_although_a_fifth_of_all_datagrams_is_lost(
     copies = sum(len(send.destinations) for send in of.workload.script)
     for name in names:
         judged = simulate(lossy(Case(name, lifetime_ms and ms(lifetime_ms))), 7).judgement
-        assert judged.verdict.value == runs[name].verdict.value == "VALID", (name, judged.why())
+        found = [each for check in runs[name].checks if check.violations for each in check.examples]
+        assert judged.verdict.value == runs[name].verdict.value == "VALID", (name, found)
         broken = {check.id for check in runs[name].checks if check.violations}
-        assert broken <= {"unordered": {"O1", "O2"}, "fifo": {"O1"}}.get(name, set()), name
+        assert broken <= {"unordered": {"O1", "O2"}, "fifo": {"O1"}}.get(name, set()), (name, found)
         mine = counters[name]
         accounted = sum(each.delivered + each.late + each.lost + each.refused for each in mine)
         assert accounted == copies == sum(each.copies for each in mine)
