@@ -58,7 +58,12 @@ def list_experiments(as_json: bool) -> None:
 @_quick
 @_seeds
 @_folder
-@click.option("--master", default="local[*]", show_default=True, help="Spark's master.")
+@click.option(
+    "--master",
+    default="local[*,3]",
+    show_default=True,
+    help="Spark's master; here: all cores, a task whose worker is killed is tried three times.",
+)
 @JSON
 def run_experiments(
     names: tuple[str, ...],
