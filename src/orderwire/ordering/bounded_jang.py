@@ -93,6 +93,7 @@ class BoundedJang(CausalNode[BoundedJangPdu]):
         self._everyone = (1 << settings.members) - 1
         self._budget = settings.tag_bytes_max
         """Longest tag, in bytes; None: no bound."""
+        self._is_steered = settings.floor_held_target_permille is not None
         self._received = 0
         self._held_by_floor = 0
 
@@ -186,7 +187,9 @@ class BoundedJang(CausalNode[BoundedJangPdu]):
         marks: dict[int, int] = {}
         lacking: dict[int, int] = {}
         others: list[Wait] = []
-        index_of = {(k, entry): index for index, (entry, k, _) in enumerate(listed)}
+        index_of = (
+            {(k, entry): index for index, (entry, k, _) in enumerate(listed)} if taken else {}
+        )
         remote = message.remote
         last = -1
         for sender, wait, hit in taken:
@@ -278,7 +281,7 @@ class BoundedJang(CausalNode[BoundedJangPdu]):
         until = 0
         if pdu.floor != NO_FLOOR:
             until = (pdu.floor + self._lifetime) * self._tick_ns + 1
-        if self._settings.floor_held_target_permille is not None:
+        if self._is_steered:
             self._steer(until > self._now)
         return until
 

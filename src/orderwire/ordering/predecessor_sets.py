@@ -109,6 +109,7 @@ def decode_sets(
     messages = [(sent, k, mask) for k, group in entries.items() for sent, mask in group]
     messages.sort(reverse=True)
     sets: dict[int, list[Sending]] = {}
+    """By the destination's bit."""
     for sent, sender, mask in messages:
         if not mask or mask >> sender & 1:
             raise RemoteProtocolError(
@@ -116,16 +117,18 @@ def decode_sets(
                 "its own sender"
             )
         sending = (sent, sender)
-        for process in members_of(Destinations(mask)):
-            known = sets.get(process)
+        while mask:
+            bit = mask & -mask
+            mask ^= bit
+            known = sets.get(bit)
             if known is None:
-                sets[process] = [sending]
+                sets[bit] = [sending]
             else:
                 known.append(sending)
     largest = max(map(len, sets.values()), default=0)
     if largest > set_max:
         raise RemoteProtocolError(f"{largest} messages to one process, at most {set_max}")
-    return {process: tuple(sendings) for process, sendings in sets.items()}, at
+    return {bit.bit_length() - 1: tuple(sendings) for bit, sendings in sets.items()}, at
 
 
 class PredecessorSetsCodec(HeadedCodec[PredecessorSetsPdu]):

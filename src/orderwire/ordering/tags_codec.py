@@ -166,6 +166,7 @@ def read_entries(
     count, at = read_varint(data, at)
     entries: dict[int, Entries] = {}
     allowed = (1 << members) - 1
+    end = len(data)
     for _ in range(count):
         head, at = _read_sender(data, at, 1, allowed)
         sender = head >> 1
@@ -178,8 +179,19 @@ def read_entries(
         group: list[Entry] = []
         newer = stamp
         for _ in range(size):
-            newer, at = _read_age(data, at, newer)
-            mask = data[at] if at < len(data) else 1
+            # Ages of one and two bytes are written out for speed: most are.
+            age = data[at] if at + 1 < end else 0x80
+            at += 1
+            if age > 0x7F:
+                if at < end and data[at] < 0x80:
+                    age = age & 0x7F | data[at] << 7
+                    at += 1
+                else:
+                    age, at = read_varint(data, at - 1)
+            if not 0 < age <= newer:
+                raise RemoteProtocolError(f"control information {age} ticks older than {newer}")
+            newer -= age
+            mask = data[at] if at < end else 1
             if mask & 0x81 or mask >> 1 >> members:
                 mask, at = decode_set(data, at, members)
             else:  # A mask of one byte.
