@@ -27,8 +27,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-import orderwire
-
 JOB_SECONDS = 5.0
 """Light rows share a job of about so long: a job costs Spark some tenths of a second."""
 ROWS_PER_JOB_MAX = 64
@@ -137,7 +135,7 @@ def _ship(spark: SparkSession) -> None:
         SHIPPED in name for name in context.listFiles
     ):
         return
-    root = Path(orderwire.__file__).parent
+    root = Path(__file__).parent.parent  # This package.
     scratch = tempfile.mkdtemp(prefix="orderwire-source-")
     atexit.register(shutil.rmtree, scratch, ignore_errors=True)  # The driver serves it from there.
     path = Path(scratch) / SHIPPED
