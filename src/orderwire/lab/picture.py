@@ -44,11 +44,11 @@ def draw(
     *,
     quick: bool,
 ) -> Figure:
-    """Draw the panels, one curve a series, error bars of 95 % over the seeds."""
+    """Draw the panels that have results, one curve a series, error bars of 95 % over the seeds."""
     picture = experiment.picture
-    panels = picture.each()
-    columns = min(picture.columns or len(panels), len(panels))
-    lines = -(-len(panels) // columns)
+    panels = [panel for panel in picture.each() if _lines(experiment, panel, rows)]
+    columns = max(1, min(picture.columns or len(panels), len(panels)))
+    lines = max(1, -(-len(panels) // columns))
     curves = list(dict.fromkeys(series.curve or series.label for series in experiment.series))
     panel_inches = NARROW_INCHES if columns >= MANY_COLUMNS else PANEL_INCHES[0]
     width = columns * panel_inches + LEGEND_INCHES
