@@ -1,12 +1,14 @@
 """The public API between real members on loopback: order, counters, sizes, coming and going."""
 
 import asyncio
+import gc
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 from loopback import free_members
@@ -26,6 +28,7 @@ from orderwire import (
 from orderwire.aio.binding import EndpointSettings
 from orderwire.ordering.pdu import Delivered
 from orderwire.participant import DATA_BYTES_MAX
+from orderwire.participant.drops import LOOK_PAUSE_S
 from orderwire.sim.replay import replay_inputs
 from orderwire.trace import MemorySink, events_from_table, read_trace
 from orderwire.trace.events import EventKind
@@ -37,6 +40,7 @@ pytestmark = [pytest.mark.network, pytest.mark.timeout(120)]
 
 ORDERED = DeltaCausal(lifetime_ms=2_000, domain="ordered")
 CONTROL = Unordered(domain="control")
+ROOM = Topic("room/a", order=CONTROL)
 BAD_NETWORK = Impairment(
     seed=7, delay_ms=1, jitter_mean_ms=6, loss_ratio=0.03, duplicate_ratio=0.02
 )
@@ -207,6 +211,28 @@ def test_readers_come_and_go() -> None:
             writer.close()
             while second.matched:
                 await asyncio.sleep(0)
+
+    run(test)
+
+
+def test_closed_readers_and_writers_are_let_go() -> None:
+    async def test() -> None:
+        async with group("ana", on_drop=print) as (ana,):
+            closed = []
+            for _ in range(20):
+                reader, writer = ana.reader("room/*", order=CONTROL), ana.writer(ROOM)
+                writer.write(b"x")
+                assert (await reader.read()).data == b"x"
+                reader.close()
+                writer.close()
+                closed += [ref(reader), ref(writer)]
+            ana.reader("room/*", order=CONTROL)
+            ana.writer(ROOM)
+            del reader, writer
+            await ana.drain()
+            await asyncio.sleep(2 * LOOK_PAUSE_S)
+            gc.collect()
+            assert sum(each() is not None for each in closed) == 0
 
     run(test)
 

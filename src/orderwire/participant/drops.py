@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -52,7 +53,7 @@ class DropWatch:
         self._tell = tell
         self._domains = domains
         self._readers = readers
-        self._told: dict[tuple[object, str], int] = {}
+        self._told: WeakKeyDictionary[object, dict[str, int]] = WeakKeyDictionary()
         self._loop = asyncio.get_running_loop()
         self._timer = self._loop.call_later(LOOK_PAUSE_S, self._on_timer)
 
@@ -81,10 +82,11 @@ class DropWatch:
     def _compare(
         self, where: object, reason: str, total: int, domain: str, pattern: str | None
     ) -> None:
-        count = total - self._told.get((where, reason), 0)
+        told = self._told.setdefault(where, {})
+        count = total - told.get(reason, 0)
         if count <= 0:
             return
-        self._told[where, reason] = total
+        told[reason] = total
         event = Dropped(reason=reason, count=count, total=total, domain=domain, pattern=pattern)
         try:
             self._tell(event)

@@ -218,7 +218,7 @@ class Participant:
                 f"writer({topic!r}): a writer needs a Topic('name', order=…), which says the order"
             )
         writer = Writer(self._domain(topic.order), topic)
-        self._writers.append(writer)
+        self._writers = [each for each in self._writers if not each.closed] + [writer]
         return writer
 
     def reader(
@@ -287,9 +287,17 @@ class Participant:
             queue_samples_max=queue_samples_max,
             overflow=overflow,
         )
+        self._forget_finished()
         self._readers.append(reader)
         domain.add_reader(reader)
         return reader
+
+    def _forget_finished(self) -> None:
+        """Let go of closed readers that have nothing left to hand over."""
+        if any(reader.finished for reader in self._readers):
+            if self._drops is not None:
+                self._drops.look()
+            self._readers[:] = [reader for reader in self._readers if not reader.finished]
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every copy written so far has come to its member, or can no longer.

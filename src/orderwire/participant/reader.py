@@ -214,6 +214,11 @@ class Reader:
         return self._domain.order.label
 
     @property
+    def finished(self) -> bool:
+        """Whether it is closed and has handed over everything."""
+        return self.closed and not self._queue and not self._pumping
+
+    @property
     def domain_key(self) -> str:
         """The ordering domain it reads in."""
         return self._domain.key
