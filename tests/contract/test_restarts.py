@@ -255,7 +255,8 @@ def test_members_that_come_and_go_under_load_break_nothing() -> None:
         "order": "delta",
         "lifetime_ms": LIFETIME_MS,
         "silence_s": 10,
-        "readers": 2,
+        "reads": ["ana", "carl"],
+        "readers": 3,  # one of ana's, two of carl's
         "writes": 100_000,
     }
     firsts: list[int] = []

@@ -1,9 +1,10 @@
 """A member in a process of its own, for tests that stop, kill and restart it.
 
 `python live_member.py SETTINGS` with SETTINGS in JSON: me, members, order, lifetime_ms, readers,
-writes, silence_s.  It reads every topic of the others, writes `writes` messages to the topic of its
-own name once so many `readers` match, one every two milliseconds, and then answers a line of
-standard input with its counters.  One JSON object a line on standard output.
+writes, silence_s, reads.  It reads the topics `reads` of the others (all, if not given), writes
+`writes` messages to the topic of its own name once so many `readers` match, one every two
+milliseconds, and then answers a line of standard input with its counters.  One JSON object a line
+on standard output.
 """
 
 import asyncio
@@ -36,7 +37,8 @@ async def live(settings: dict[str, Any]) -> None:
         def on_sample(sample: Any) -> None:
             heard[sample.source] = heard.get(sample.source, 0) + 1
 
-        participant.reader("*", order=order, callback=on_sample, own=False)
+        for pattern in settings.get("reads", ["*"]):
+            participant.reader(pattern, order=order, callback=on_sample, own=False)
         started_ns = participant._opened().started
         writer = participant.writer(Topic(me, order=order))
         await writer.wait_matched(settings["readers"])
