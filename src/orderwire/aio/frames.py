@@ -98,8 +98,7 @@ def data_datagram(way: Way, first: int, deadline: int, pdus: list[bytes]) -> byt
     count = len(pdus)
     if count == 1 and len(pdus[0]) > 0xFFFF:
         return data_head(way, first, deadline, 1, LONG) + pdus[0]
-    head = data_head(way, first, deadline, count)
-    return b"".join((head, _lengths(count).pack(*map(len, pdus)), *pdus))
+    return data_body(pdus, data_head(way, first, deadline, count))
 
 
 def data_head(way: Way, first: int, deadline: int, count: int, flags: int = 0) -> bytes:
@@ -123,7 +122,7 @@ def notice_datagram(
     notices = [header_only(pdu) for pdu in split(memoryview(data), HEAD_BYTES, count, flags)]
     flags = NOTICE | SURE if sure else NOTICE
     head = HEAD.pack(kind, flags, source, channel, count, session, target, first, last)
-    return head + data_body(notices)
+    return data_body(notices, head)
 
 
 def ping_datagram(kind: Kind, source: int, session: int, first: int) -> bytes:
@@ -131,9 +130,9 @@ def ping_datagram(kind: Kind, source: int, session: int, first: int) -> bytes:
     return HEAD.pack(kind, 0, source, 0, 0, session, 0, first, 0)
 
 
-def data_body(pdus: list[bytes]) -> bytes:
+def data_body(pdus: list[bytes], head: bytes = b"") -> bytes:
     """Return what follows the head: the same for all peers that get the same PDUs."""
-    return b"".join((_lengths(len(pdus)).pack(*map(len, pdus)), *pdus))
+    return b"".join((head, _lengths(len(pdus)).pack(*map(len, pdus)), *pdus))
 
 
 def multicast_datagram(

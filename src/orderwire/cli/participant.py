@@ -16,7 +16,6 @@ from orderwire.cli.joining import Joining, first_of, joins_group, run_until_stop
 from orderwire.cli.output import EXIT_GOOD, emit, emit_json, progress
 from orderwire.kernel import NS_PER_MS, OrderwireError
 from orderwire.participant import Sample, Topic, Writer
-from orderwire.participant.lifetimes import own_lifetime_ns
 
 LINES_WAITING_MAX = 1_000
 """Lines read from standard input and not written yet."""
@@ -129,7 +128,7 @@ def command(
         if topic is None:
             raise click.UsageError("--message-lifetime-ms has no effect without --write")
         try:
-            own_lifetime_ns(joining.order(), message_lifetime_ms)
+            joining.order().own_lifetime_ns(message_lifetime_ms)
         except OrderwireError as error:
             raise click.UsageError(f"--message-lifetime-ms: {error}") from None
 

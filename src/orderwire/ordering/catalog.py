@@ -67,6 +67,12 @@ class Algorithm:
     """
     own_lifetimes: bool = False
     """Whether a message may have a lifetime of its own, shorter than the domain's."""
+    needs_lifetime: bool = False
+    """Whether it can wait for ever without Δ: for messages that were meant for other members."""
+    delivers_at_deadline: bool = False
+    """Whether messages wait until the last instant at which they may be delivered."""
+    max_cb: bool = False
+    """Whether `OrderingSettings.max_cb` bounds its tags."""
     twin: bool = False
     """A slow, literal form that tests compare with the one that is used."""
 
@@ -118,6 +124,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
             codec=YoshimotoMaxCbCodec,
             printed_bytes=sets_printed_bytes,
             expectation="maxcb-paper",
+            max_cb=True,
         ),
         Algorithm(
             name="yoshimoto-maxcb-oldest",
@@ -126,6 +133,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
             codec=YoshimotoMaxCbCodec,
             printed_bytes=sets_printed_bytes,
             expectation="maxcb-oldest",
+            max_cb=True,
         ),
         Algorithm(
             name="yavatkar-mcp",
@@ -149,6 +157,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
             create=FixedDelay,
             codec=FixedDelayCodec,
             expectation="fixed",
+            delivers_at_deadline=True,
         ),
         Algorithm(
             name="rodrigues-deadline",
@@ -198,6 +207,7 @@ ALGORITHMS: Mapping[str, Algorithm] = {
             codec=PairsCodec,
             printed_bytes=baldoni_printed_bytes,
             expectation="bcast-cb",
+            needs_lifetime=True,
         ),
     )
 }

@@ -1,37 +1,19 @@
-"""Lifetimes of single messages: what a writer may ask for, and what of it is for handing over.
+"""How much of a lifetime is for delivering to readers, and how much for handing over.
 
-A message that could not wait any longer is delivered at its own deadline.  At that very instant no
-reader could hand it over in time, so the order gets a little less than the writer asked for.
+A message that could not wait any longer is delivered at its deadline: one with a lifetime of its
+own, and every one of `fixed-delay`.  At that very instant no reader could hand it over in time, so
+the ordering algorithm gets a little less than the writer asked for.
 """
 
-from orderwire.kernel import NS_PER_MS, LocalProtocolError
-from orderwire.ordering.catalog import algorithm
-from orderwire.participant.qos import HANDING_OVER_NS_MAX, TICK_NS, Order, whole_ticks
+from orderwire.kernel import NS_PER_MS
 
+TICK_NS = 1_000
+"""Granule of stamps and lifetimes: one microsecond.  [S000:dec.6]"""
+
+HANDING_OVER_NS_MAX = 20 * NS_PER_MS
 _SHARE = 5
 """A fifth of a lifetime is for handing over, at most HANDING_OVER_NS_MAX."""
 _MOST = HANDING_OVER_NS_MAX // TICK_NS
-
-
-def own_lifetime_ns(order: Order, lifetime_ms: float) -> int | None:
-    """Return a message's own lifetime, in nanoseconds; None when it is the domain's.
-
-    Raises LocalProtocolError when the order has one for all, and when it is out of bounds.
-    """
-    longest_ns = order.lifetime_ns
-    if longest_ns is None or not algorithm(order.algorithm).own_lifetimes:
-        raise LocalProtocolError(
-            f"lifetime_ms={lifetime_ms!r} has no effect: all messages of {order.algorithm} live as"
-            " long, as the order says. Published(algorithm='rodrigues-deadline', lifetime_ms=…)"
-            " gives messages lifetimes of their own"
-        )
-    lifetime_ns = whole_ticks("lifetime_ms", lifetime_ms)
-    if lifetime_ns > longest_ns:
-        raise LocalProtocolError(
-            f"lifetime_ms={lifetime_ms!r} of a message must be at most"
-            f" {longest_ns / NS_PER_MS:g}, its order's lifetime_ms"
-        )
-    return None if lifetime_ns == longest_ns else lifetime_ns
 
 
 def delivered_within_ns(lifetime_ns: int) -> int:

@@ -10,24 +10,14 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from orderwire.kernel import NS_PER_MS, LocalProtocolError, ProcessId, exact_ns
-from orderwire.ordering.baldoni_broadcast import BaldoniBroadcast
 from orderwire.ordering.catalog import algorithm
-from orderwire.ordering.fixed_delay import FixedDelay
 from orderwire.ordering.settings import OrderingSettings
-
-TICK_NS = 1_000
-"""Granule of stamps and lifetimes: one microsecond.  [S000:dec.6]"""
+from orderwire.participant.lifetimes import TICK_NS, delivered_within_ns
 
 LIFETIME_MS_MAX = 86_400_000
 """A day.  Longer is no lifetime: leave it out where that is possible."""
 
 DOMAIN_NAME_MAX = 64
-
-HANDING_OVER_NS_MAX = 20 * NS_PER_MS
-"""fixed-delay: so long before Δ, or Δ/5 if that is less, a message is delivered to its readers.
-
-At Δ itself it would be too late to hand anything over.
-"""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True):
@@ -72,6 +62,26 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if lifetime_ns is None:
             return self.algorithm
         return f"{self.algorithm}-{lifetime_ns / NS_PER_MS:g}ms"
+
+    def own_lifetime_ns(self, lifetime_ms: float) -> int | None:
+        """Return a single message's lifetime, in nanoseconds; None when it is the domain's.
+
+        Raises LocalProtocolError when the order has one for all, and when it is out of bounds.
+        """
+        longest_ns = self.lifetime_ns
+        if longest_ns is None or not algorithm(self.algorithm).own_lifetimes:
+            raise LocalProtocolError(
+                f"lifetime_ms={lifetime_ms!r} has no effect: all messages of {self.algorithm} live"
+                " as long, as the order says. Published(algorithm='rodrigues-deadline',"
+                " lifetime_ms=…) gives messages lifetimes of their own"
+            )
+        lifetime_ns = whole_ticks("lifetime_ms", lifetime_ms)
+        if lifetime_ns > longest_ns:
+            raise LocalProtocolError(
+                f"lifetime_ms={lifetime_ms!r} of a message must be at most"
+                f" {longest_ns / NS_PER_MS:g}, its order's lifetime_ms"
+            )
+        return None if lifetime_ns == longest_ns else lifetime_ns
 
     @property
     def key(self) -> str:
@@ -235,10 +245,9 @@ class Published(Order, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def delivery_ns(self) -> int | None:
         """Δ, less what an algorithm that delivers at the deadline leaves for handing over."""
         lifetime_ns = self.lifetime_ns
-        if lifetime_ns is None or self.algorithm != FixedDelay.NAME:
+        if lifetime_ns is None or not algorithm(self.algorithm).delivers_at_deadline:
             return lifetime_ns
-        handing_over = min(HANDING_OVER_NS_MAX, lifetime_ns // 5)
-        return lifetime_ns - handing_over // TICK_NS * TICK_NS
+        return delivered_within_ns(lifetime_ns)
 
     @property
     def epsilon_ns(self) -> int:
@@ -262,13 +271,12 @@ class Published(Order, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if not isinstance(self.algorithm, str):
             raise LocalProtocolError(f"algorithm={self.algorithm!r} must be a name of the catalog")
         entry = algorithm(self.algorithm)
-        if self.algorithm == BaldoniBroadcast.NAME and self.lifetime_ms is None:
+        if entry.needs_lifetime and self.lifetime_ms is None:
             raise LocalProtocolError(
                 f"{self.algorithm} needs a lifetime: it waits for messages that were meant for"
                 " other members until they have expired"
             )
-        bounded = (entry.expectation or "").startswith("maxcb-")
-        if self.max_cb is not None and (not bounded or self.algorithm == DeltaCausal._algorithm):
+        if self.max_cb is not None and not entry.max_cb:
             raise LocalProtocolError(f"max_cb={self.max_cb!r} has no effect on {self.algorithm}")
         _refuse_clock_error(self.clock_error_ms, self.lifetime_ms)
         _refuse_settings(self)

@@ -272,7 +272,7 @@ class Reader:
         queue, lifetime_ns = self._queue, self._lifetime_ns
         if self._callback is None and lifetime_ns is not None:
             now = self._clock.now()
-            while queue and now > queue[0].stamp + (queue[0].lifetime_ns or lifetime_ns):
+            while queue and now > _expires(queue[0], lifetime_ns):
                 queue.popleft()
                 self._expire()
             if not queue:
@@ -314,11 +314,9 @@ class Reader:
             except IndexError:
                 self._tell_idle()
                 return None
-            if lifetime_ns is not None:
-                lives_ns = lifetime_ns if sample.lifetime_ns is None else sample.lifetime_ns
-                if self._clock.now() > sample.stamp + lives_ns:
-                    self._expire()
-                    continue
+            if lifetime_ns is not None and self._clock.now() > _expires(sample, lifetime_ns):
+                self._expire()
+                continue
             if self._decode is not None:
                 data = sample.data
                 try:
@@ -458,6 +456,12 @@ class Reader:
         self._tell_idle()
         if self.closed and self._thread is not None:
             self._thread.shutdown(wait=False)
+
+
+def _expires(sample: Sample, lifetime_ns: int) -> int:
+    """Return the last instant at which a sample may be handed over, in a domain with this Δ."""
+    own_ns = sample.lifetime_ns
+    return sample.stamp + (lifetime_ns if own_ns is None else own_ns)
 
 
 def _is_coroutine_function(callback: Callback) -> bool:

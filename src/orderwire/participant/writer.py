@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from orderwire.kernel import LocalProtocolError
-from orderwire.participant.lifetimes import delivered_within_ns, own_lifetime_ns
+from orderwire.participant.lifetimes import delivered_within_ns
 from orderwire.participant.samples import Written
 from orderwire.participant.topics import Topic
 
@@ -89,7 +89,7 @@ class Writer:
         """Return how long the order may deliver a message, where that is not as usual."""
         if lifetime_ms is None:
             return None
-        lifetime_ns = own_lifetime_ns(self.topic.order, lifetime_ms)
+        lifetime_ns = self.topic.order.own_lifetime_ns(lifetime_ms)
         return None if lifetime_ns is None else delivered_within_ns(lifetime_ns)
 
     def _require_open(self) -> None:

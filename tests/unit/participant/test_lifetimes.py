@@ -6,11 +6,7 @@ from hypothesis import strategies as st
 
 from orderwire import DeltaCausal, Fifo, LocalProtocolError, Order, Published, Unordered
 from orderwire.kernel import ms, us
-from orderwire.participant.lifetimes import (
-    delivered_within_ns,
-    handed_over_within_ns,
-    own_lifetime_ns,
-)
+from orderwire.participant.lifetimes import delivered_within_ns, handed_over_within_ns
 
 OWN = Published(algorithm="rodrigues-deadline", lifetime_ms=250)
 
@@ -19,7 +15,7 @@ OWN = Published(algorithm="rodrigues-deadline", lifetime_ms=250)
     ("asked", "own"), [(0.001, us(1)), (249.999, us(249_999)), (250, None), (100, ms(100))]
 )
 def test_any_lifetime_up_to_the_orders(asked: float, own: int | None) -> None:
-    assert own_lifetime_ns(OWN, asked) == own
+    assert OWN.own_lifetime_ns(asked) == own
 
 
 @pytest.mark.parametrize(
@@ -35,7 +31,7 @@ def test_any_lifetime_up_to_the_orders(asked: float, own: int | None) -> None:
 )
 def test_what_is_out_of_bounds_is_refused_with_what_is_not(asked: float, why: str) -> None:
     with pytest.raises(LocalProtocolError, match=why):
-        own_lifetime_ns(OWN, asked)
+        OWN.own_lifetime_ns(asked)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +47,7 @@ def test_what_is_out_of_bounds_is_refused_with_what_is_not(asked: float, why: st
 @pytest.mark.parametrize("asked", [100, 250])
 def test_where_it_had_no_effect_it_is_refused(order: Order, asked: float) -> None:
     with pytest.raises(LocalProtocolError, match=f"lifetime_ms={asked} has no effect: all messa"):
-        own_lifetime_ns(order, asked)
+        order.own_lifetime_ns(asked)
 
 
 @given(ticks=st.one_of(st.integers(1, 300), st.integers(1, 10**6), st.integers(1, 10**11)))
