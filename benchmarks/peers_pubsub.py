@@ -1,11 +1,12 @@
 """Publish/subscribe in Python beside Cyclone DDS, Zenoh, ZeroMQ and NATS, in one run.
 
-Needs the peers' harness (`--harness`, its `pubsub.py`) and a Python that has the peers' packages
-(`--python`).  Ours goes in through the public API, `peers/pubsub_ours.py`: written several at once
-as the others batch, and, as `…-singly`, with a `write` for each message.  `flood`: what each
-subscriber gets of messages sent as fast as they are taken, and CPU time (all threads) a message
-sent and got.  `paced`: the one-way delay of 500 messages a second.  A rate on a busy machine is a
-share of it: compare the CPU time, too.
+The harness is a folder with `pubsub.py`, which starts publisher and subscribers; without it nothing
+runs, and a rival that the Python of `--python` has no package for is reported as missing.  Ours
+goes in through the public API, `peers/pubsub_ours.py`: written several at once as the others batch,
+and, as `…-singly`, with a `write` for each message.  `flood`: what each subscriber gets of messages
+sent as fast as they are taken, and CPU time (all threads) a message sent and got.  `paced`: the
+one-way delay of 500 messages a second.  A rate on a busy machine is a share of it: compare the CPU
+time, too.
 """
 
 import json
@@ -44,8 +45,10 @@ FIGURES = {
 RUN_S_MAX = 90
 
 
-def missing(python: str) -> dict[str, str]:
+def missing(python: str, folder: Path | None) -> dict[str, str]:
     """Return the rivals that this Python cannot run, and why."""
+    if folder is None:
+        return dict.fromkeys(RIVALS, "--harness")
     why = {}
     for name, package in RIVALS.items():
         check = subprocess.run([python, "-c", f"import {package}"], capture_output=True, text=True)
@@ -111,7 +114,7 @@ def ratios(results: dict[str, dict[str, Any]]) -> dict[str, float]:
 
 def main() -> None:
     parser = harness.arguments(__doc__, repeats=3)
-    parser.add_argument("--harness", type=Path, required=True, help="the peers' pubsub.py")
+    parser.add_argument("--harness", type=Path, help="folder with pubsub.py; without: nothing runs")
     parser.add_argument("--python", default=sys.executable, help="a Python with the peers")
     parser.add_argument("--names", nargs="+", help="only these transports")
     parser.add_argument("--sizes", type=int, nargs="+", default=[64, 1_024])
@@ -119,19 +122,22 @@ def main() -> None:
     parser.add_argument("--loads", nargs="+", choices=list(FIGURES), default=list(FIGURES))
     parser.add_argument("--seconds", type=float, default=1.5, help="length of a flood")
     options = parser.parse_args()
+    if options.harness is not None and not (options.harness / "pubsub.py").exists():
+        parser.error(f"there is no pubsub.py in {options.harness}")
     seconds = 0.5 if options.quick else options.seconds
-    absent = missing(options.python)
-    names = [
-        name for name in options.names or (*OURS, *RIVALS) if name not in absent
-    ]  # fmt: skip
+    absent = missing(options.python, options.harness)
+    names = [name for name in options.names or (*OURS, *RIVALS) if name not in absent]
+    if options.harness is None:
+        names = []
     results: dict[str, dict[str, Any]] = {name: {} for name in names}
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        shutil.copy(options.harness, folder / "pubsub.py")
-        shutil.copytree(options.harness.parent / "pubsub", folder / "pubsub")
-        (folder / "pubsub").chmod(0o755)
-        ours = Path(__file__).parent / "peers" / "pubsub_ours.py"
-        shutil.copy(ours, folder / "pubsub" / "ours.py")
+        if options.harness is not None:
+            shutil.copy(options.harness / "pubsub.py", folder)
+            shutil.copytree(options.harness / "pubsub", folder / "pubsub")
+            (folder / "pubsub").chmod(0o755)
+            ours = Path(__file__).parent / "peers" / "pubsub_ours.py"
+            shutil.copy(ours, folder / "pubsub" / "ours.py")
         for subscribers in options.subscribers:
             for size in options.sizes:
                 for load in options.loads:
@@ -148,7 +154,7 @@ def main() -> None:
                         results[name][case] = median(rounds[name])
     rivals: dict[str, Any] = {name: results[name] for name in RIVALS if name in results}
     harness.report(
-        "peers_pubsub",
+        "peers-pubsub",
         ours={name: results[name] for name in OURS if name in results},
         rivals=rivals | {name: {"missing": why} for name, why in absent.items()},
         ratios=ratios(results),

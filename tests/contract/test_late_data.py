@@ -161,17 +161,26 @@ class Ages:
         return [len(ages) for ages in self.ages.values()]
 
 
+@asynccontextmanager
+async def ana_to_ben(
+    order: Order, *, network: Network | None = None, heard_by: type[Ages] = Ages
+) -> AsyncIterator[tuple[Participant, Writer, Ages]]:
+    """Ana, her writer, and what Ben reads of it."""
+    async with group("ana", "ben", network=network) as (ana, ben):
+        topic = Topic("t", order)
+        heard = heard_by(ben, topic)
+        writer = ana.writer(topic)
+        await writer.wait_matched(4, timeout_s=20)
+        yield ana, writer, heard
+
+
 @every_order
 def test_late_in_the_senders_queue(order: Order) -> None:
     """The window is full: what cannot be sent in time is dropped where it waits, and counted."""
     network = Network()
 
     async def test() -> None:
-        async with group("ana", "ben", network=network) as (ana, ben):
-            topic = Topic("t", order)
-            heard = Ages(ben, topic)
-            writer = ana.writer(topic)
-            await writer.wait_matched(4, timeout_s=20)
+        async with ana_to_ben(order, network=network) as (ana, writer, heard):
             network.lost = b""  # in every datagram: nothing comes through, nothing is confirmed
             count = 1_000
             for _ in range(count):
@@ -189,11 +198,7 @@ def test_late_on_the_wire(order: Order) -> None:
     network = Network()
 
     async def test() -> None:
-        async with group("ana", "ben", network=network) as (ana, ben):
-            topic = Topic("t", order)
-            heard = Ages(ben, topic)
-            writer = ana.writer(topic)
-            await writer.wait_matched(4, timeout_s=20)
+        async with ana_to_ben(order, network=network) as (ana, writer, heard):
             network.delay_ns = round(LATE_S * 1e9)
             for _ in range(5):
                 writer.write(b"slow")
@@ -224,16 +229,12 @@ def test_late_in_a_readers_queue(order: Order) -> None:
     """Ten samples that take a third of a lifetime each: most outlive it in the queue."""
 
     async def test() -> None:
-        async with group("ana", "ben") as (ana, ben):
-            topic = Topic("t", order)
-            heard = SlowOnes(ben, topic)
-            writer = ana.writer(topic)
-            await writer.wait_matched(4, timeout_s=20)
+        async with ana_to_ben(order, heard_by=SlowOnes) as (ana, writer, heard):
             for _ in range(10):
                 writer.write(b"at once")
             await ana.flush(timeout_s=20)
-            await ben.drain(timeout_s=20)
-            delivered = ben.counters.delivered
+            await heard.member.drain(timeout_s=20)
+            delivered = heard.member.counters.delivered
             for reader, ages in zip(heard.readers, heard.ages.values(), strict=True):
                 counted = reader.counters
                 assert counted.delivered == counted.handed_over + counted.expired == delivered
@@ -255,11 +256,7 @@ def test_late_in_an_orders_hold(order: Order) -> None:
     network = Network()
 
     async def test() -> None:
-        async with group("ana", "ben", network=network) as (ana, ben):
-            topic = Topic("t", order)
-            heard = Ages(ben, topic)
-            writer = ana.writer(topic)
-            await writer.wait_matched(4, timeout_s=20)
+        async with ana_to_ben(order, network=network) as (ana, writer, heard):
             writer.write(b"<lost>")
             await asyncio.sleep(0)
             writer.write(b"held")

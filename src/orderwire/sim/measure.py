@@ -127,29 +127,16 @@ class _Stopwatch:
     def __init__(self, timer: Callable[[], int]) -> None:
         self._timer = timer
         self.on = False
-        self.send_ns = 0
-        self.receive_ns = 0
+        self.sums_ns = {"send": 0, "receive": 0}
 
-    def sending(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the call, its time added to `send_ns`."""
-
-        def timed(*arguments: Any) -> Any:
-            began = self._timer()
-            result = call(*arguments)
-            if self.on:
-                self.send_ns += self._timer() - began
-            return result
-
-        return timed
-
-    def receiving(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the call, its time added to `receive_ns`."""
+    def timed(self, what: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the call, its time added to this sum."""
 
         def timed(*arguments: Any) -> Any:
             began = self._timer()
             result = call(*arguments)
             if self.on:
-                self.receive_ns += self._timer() - began
+                self.sums_ns[what] += self._timer() - began
             return result
 
         return timed
@@ -159,9 +146,9 @@ class _TimedCore:
     """A core whose calls are timed."""
 
     def __init__(self, core: Core[Any, Any], watch: _Stopwatch) -> None:
-        self.submit = watch.sending(core.submit)
-        self.receive = watch.receiving(core.receive)
-        self.wake = watch.receiving(core.wake)
+        self.submit = watch.timed("send", core.submit)
+        self.receive = watch.timed("receive", core.receive)
+        self.wake = watch.timed("receive", core.wake)
         self.next_deadline = core.next_deadline
 
 
@@ -172,8 +159,8 @@ class _TimedCarrier(_Carrier):
         self, plan: Plan, algorithm: Algorithm, codec: Codec[Any], watch: _Stopwatch
     ) -> None:
         super().__init__(plan, algorithm)
-        self._encode = watch.sending(codec.encode)
-        self._decode = watch.receiving(codec.decode)
+        self._encode = watch.timed("send", codec.encode)
+        self._decode = watch.timed("receive", codec.decode)
 
     def encode(self, pdu: Any) -> Any:
         return self._frame(pdu, self._encode(pdu))
@@ -368,5 +355,5 @@ def measure(
     sums.end_ns = world.now_ns
     sums.busy_ns = sum(host.busy_ns for host in hosts if isinstance(host, ChargedHost))
     if watch is not None:
-        sums.send_cpu_ns, sums.receive_cpu_ns = watch.send_ns, watch.receive_ns
+        sums.send_cpu_ns, sums.receive_cpu_ns = watch.sums_ns["send"], watch.sums_ns["receive"]
     return sums
