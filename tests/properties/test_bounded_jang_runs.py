@@ -13,6 +13,8 @@ from literal_bounded import LITERAL_BOUNDED
 from small_scope import LONG_SCOPE_SCHEDULES, WIDE_SCOPE_SCHEDULES, long_scope, wide_scope
 
 from orderwire.kernel import (
+    Effects,
+    Indicate,
     Instant,
     ProcessId,
     RemoteProtocolError,
@@ -26,7 +28,7 @@ from orderwire.ordering.bounded_jang import BoundedJang
 from orderwire.ordering.bounded_jang_codec import BoundedJangCodec, BoundedJangPdu, loss_notice
 from orderwire.ordering.bounded_jang_entries import BoundedUndelivered
 from orderwire.ordering.catalog import ALGORITHMS, Algorithm, OrderingSettings
-from orderwire.ordering.pdu import Multicast
+from orderwire.ordering.pdu import Discarded, Multicast
 from orderwire.ordering.wire import encode_head
 from orderwire.sim.drawn_schedules import draw_schedule
 from orderwire.sim.schedule import Replayed, Schedule, ScheduledSend, _Replayer, replay
@@ -377,7 +379,9 @@ class _Notifying(_Replayer):
         self.apply(process, self.cores[process].receive(ProcessId(source), notice, clock), now)
 
 
-def with_notices(schedule: Schedule, chance: Random, **bounds: Any) -> tuple[Replayed, int]:
+def with_notices(
+    schedule: Schedule, chance: Random, algorithm: Algorithm = BOUNDED, **bounds: Any
+) -> tuple[Replayed, int]:
     """Replay with notices for the lost copies; return how many came."""
     assert schedule.lifetime is not None
     lost: set[tuple[bytes, int]] = set()
@@ -406,7 +410,7 @@ def with_notices(schedule: Schedule, chance: Random, **bounds: Any) -> tuple[Rep
         clock_offsets=schedule.clock_offsets,
         timer_granularity=schedule.timer_granularity,
     )
-    replayer = _Notifying(noticed, BOUNDED, "replay", bounds)
+    replayer = _Notifying(noticed, algorithm, "replay", bounds)
     replayer.lost = lost
     return replayer.run(), replayer.notices
 
@@ -440,6 +444,57 @@ def test_nightly_loss_notices() -> None:
         schedule = draw_schedule(Random(f"notice/{seed}"), skew_max=5)
         bounds = ({}, {"floor_cap": 1}, {"tag_bytes_max": 16})[seed % 3]
         assert judged(schedule, with_notices(schedule, Random(seed), **bounds)[0]) == {}, seed
+
+
+class _BelievesAtOnce(BoundedJang):
+    """Takes a notice for a delivery when it comes, as a FIFO channel's next message may not be."""
+
+    def receive(self, source: ProcessId, pdu: BoundedJangPdu, now: Instant) -> Effects:
+        if not pdu.is_notice:
+            return super().receive(source, pdu, now)
+        effects: Effects = []
+        self._now = max(self._now, now)
+        self._deliver(source, pdu, now, effects)
+        self._drain(effects)
+        return effects
+
+
+class _MergesNotices(BoundedJang):
+    """Learns from a notice what the message said: nobody has delivered it here."""
+
+    def _deliver(
+        self, source: ProcessId, pdu: BoundedJangPdu, arrived: Instant, effects: Effects
+    ) -> None:
+        super()._deliver(source, pdu, arrived, effects)
+        if pdu.is_notice:
+            self._merge(source, pdu)
+
+
+@pytest.mark.parametrize(
+    ("twin", "breaks"), [(_BelievesAtOnce, "causal-order"), (_MergesNotices, NEEDLESS)]
+)
+def test_every_twin_of_notices_is_rejected(twin: type[BoundedJang], breaks: str) -> None:
+    algorithm = Algorithm(name="twin", summary="", create=twin, codec=BoundedJangCodec)
+    for seed in range(200):
+        schedule = draw_schedule(Random(f"notice/{seed}"))
+        replayed, _ = with_notices(schedule, Random(seed), algorithm)
+        assert NEEDLESS not in broken(schedule, with_notices(schedule, Random(seed))[0]), seed
+        if breaks in broken(schedule, replayed):
+            return
+    raise AssertionError(f"{twin.__name__} passed 200 runs")
+
+
+def test_a_notice_of_a_copy_that_still_comes_loses_it() -> None:
+    """So only copies that will never come have notices."""
+    send = ScheduledSend(id="m", at=0, sender=0, to=(1,), arrive={1: 9})
+    schedule = Schedule(processes=2, lifetime=20, sends=(send,))
+    group = OrderingSettings(members=2, lifetime_ns=20, tick_ns=1)
+    pdu = replay(schedule, BOUNDED).messages["m"].pdus[1]
+    core = BoundedJang(ProcessId(1), group)
+    assert core.receive(ProcessId(0), loss_notice(pdu), Instant(5)) == []
+    (effect,) = core.receive(ProcessId(0), pdu, Instant(9))
+    assert isinstance(effect, Indicate)
+    assert isinstance(effect.indication, Discarded)
 
 
 def test_a_broadcast_group_carries_the_causal_barrier_and_switches_without_a_switch() -> None:

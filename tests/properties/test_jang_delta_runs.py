@@ -6,7 +6,14 @@ from random import Random
 from typing import Any
 
 import pytest
-from broken_twins import TWINS, Twin
+from broken_twins import (
+    LET_THROUGH_BY_STAMP,
+    ORDER,
+    TWINS,
+    DropsByStamp,
+    DropsByStampExactly,
+    Twin,
+)
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from judging import broken, history_of, tags, what_happened
@@ -20,9 +27,10 @@ from small_scope import (
 )
 
 from orderwire.kernel import probes
-from orderwire.ordering.catalog import ALGORITHMS
+from orderwire.ordering.catalog import ALGORITHMS, Algorithm
 from orderwire.sim.drawn_schedules import draw_schedule
 from orderwire.sim.schedule import Schedule, replay
+from orderwire.trace.events import EventKind
 from orderwire.verify.causal import (
     check_causal_order,
     needless_waits_by_vector_clock,
@@ -92,6 +100,7 @@ def test_promises_hold_for_drawn_chance(chance: Random, empties: bool) -> None:
 
 
 FIRST_SEED = {
+    "jang-drop-by-stamp-exactly": 6,
     "jang-eps0": 272,
     "jang-merges-discarded": 650,
     "jang-wait-nonstrict": 48,
@@ -110,6 +119,58 @@ def test_every_twin_gets_its_verdict(twin: Twin) -> None:
             return
         assert twin.breaks or not found, (seed, found)
     assert not twin.breaks, f"{twin.name} passed 40 runs"
+
+
+def written_bytes(twin: Algorithm, drawn: dict[str, Any]) -> int:
+    """Control information of some runs together, with empty entries."""
+    schedules = [draw_schedule(Random(seed), **drawn) for seed in range(40)]
+    runs = [replay(schedule, twin, send_empty_entries=True) for schedule in schedules]
+    sent = [e for run in runs for e in run.events if e.kind is EventKind.SEND]
+    return sum(event.control_bytes for event in sent)
+
+
+@pytest.mark.parametrize("twin", [t for t in TWINS if not t.breaks], ids=lambda twin: twin.name)
+def test_every_wasteful_twin_is_found_by_its_size(twin: Twin) -> None:
+    """Nothing it does is late or out of order, only longer; or, without empties, shorter."""
+    ours, its = written_bytes(LITERAL, twin.drawn), written_bytes(twin.algorithm, twin.drawn)
+    if twin.name == "jang-covers-nothing":
+        assert its == ours
+    elif twin.name == "jang-keeps-none-empty":
+        # Fewer entries, but what they would have eliminated stays on the wire.
+        schedules = [draw_schedule(Random(seed), **twin.drawn) for seed in range(40)]
+        entries = [
+            sum(
+                bool(mask)
+                for sent in replay(schedule, algorithm, send_empty_entries=True).messages.values()
+                for pdu in sent.pdus.values()
+                for group in pdu.entries.values()
+                for _, mask in group
+            )
+            for algorithm in (twin.algorithm, LITERAL)
+            for schedule in schedules
+        ]
+        assert sum(entries[:40]) > 1.005 * sum(entries[40:])
+    else:
+        assert its > 1.005 * ours
+
+
+def test_dropping_by_stamp_breaks_even_s001s_definition_with_a_watermark() -> None:
+    """m3 comes early and stands for m1 in the watermark: m2 no longer waits for m1."""
+    schedule = LET_THROUGH_BY_STAMP
+    watermark = replay(schedule, Twin("watermark", DropsByStamp, ORDER, {}).algorithm)
+    assert [name for name, _ in watermark.delivered[0]] == ["m3", "m2", "m1"]
+    assert {"causal-order", "delta-causal-order"} <= set(broken(schedule, watermark))
+    exact = replay(schedule, Twin("exact", DropsByStampExactly, ORDER, {}).algorithm)
+    assert [name for name, _ in exact.delivered[0]] == ["m3", "m1", "m2"]
+    assert set(broken(schedule, exact)) == {"causal-order", "fifo-order"}
+    assert broken(schedule, replay(schedule, FAST)) == {}
+
+
+def test_dropping_by_stamp_keeps_s001s_definition_without_a_watermark() -> None:
+    twin = Twin("exact", DropsByStampExactly, ORDER, {}).algorithm
+    for seed in range(4 * CI_RUNS):
+        schedule = draw_schedule(Random(seed), processes_max=5, messages_max=16, skew_max=15)
+        assert "delta-causal-order" not in broken(schedule, replay(schedule, twin)), seed
 
 
 def histories() -> list[tuple[str, History]]:

@@ -1,4 +1,4 @@
-"""The algorithms with bounded, two-hop and full tags with one step done wrong each.
+"""The algorithms beside Jang's with one step done wrong each.
 
 Names as in the `violated_by` fields of the test vectors, where those have one, without the bound.
 """
@@ -10,11 +10,13 @@ from broken_twins import ORDER, Twin
 from orderwire.kernel import Effects, Instant, ProcessId, members_of
 from orderwire.kernel.ids import Destinations
 from orderwire.ordering.adelstein_singhal import HOPS, AdelsteinSinghal
-from orderwire.ordering.causal_node import CausalNode, PduT, Wait
+from orderwire.ordering.causal_node import CausalNode, Held, PduT, Wait
 from orderwire.ordering.pdu import DiscardReason
+from orderwire.ordering.prakash_raynal_singhal import PrakashRaynalSinghal
 from orderwire.ordering.predecessor_sets import PredecessorSetsPdu, Sending, unite
 from orderwire.ordering.rodrigues_deadline import RodriguesDeadline, RodriguesDeadlinePdu
 from orderwire.ordering.settings import OrderingSettings
+from orderwire.ordering.tags_codec import EntriesPdu
 from orderwire.ordering.yavatkar_mcp import YavatkarMcp
 from orderwire.ordering.yoshimoto_maxcb import YoshimotoMaxCbOldest
 
@@ -117,6 +119,36 @@ class OvertakesUnseen(RodriguesDeadline):
         self._delivered = watermarks
 
 
+class WaitsPastItsDeadline(RodriguesDeadline):
+    """Waits for all that it follows, also for what lives longer than it does itself."""
+
+    def _due(self, held: Held[RodriguesDeadlinePdu]) -> int:
+        shortfalls = held.pdu.shortfalls
+        latest = max(
+            (sending[0] - shortfalls.get(sending, 0) for sending in self._open(held.pdu)),
+            default=None,
+        )
+        return 0 if latest is None else (latest + self._lifetime) * self._tick_ns + 1
+
+
+class KnowsNoDeliveries(PrakashRaynalSinghal):
+    """Safe but larger: CB without K, what others are known to have delivered."""
+
+    def _merge(self, source: ProcessId, pdu: EntriesPdu) -> None:
+        """What the source has, it may lack as well as anybody else: CB[k] ∪ CB_m[k]."""
+        before = dict(self._barriers.get(source, {}))
+        super()._merge(source, pdu)
+        self._known.clear()
+        theirs = [
+            (sender, stamp)
+            for sender, group in pdu.entries.items()
+            for stamp, mask in group
+            if mask >> source & 1
+        ]
+        for sender, stamp in (*before.items(), *theirs):
+            self._add(source, sender, stamp)
+
+
 OWN = {"own_lifetimes": True}
 BOUNDED_TWINS = (
     Twin("maxcb-cover-nofloor", CoversWithoutFloor, ORDER, {}),
@@ -126,4 +158,6 @@ BOUNDED_TWINS = (
     Twin("full-rounds-up", RoundsUp, "no-needless-waiting", {}),
     Twin("rodrigues-covers", CoversShorterLives, ORDER, OWN),
     Twin("rodrigues-overtakes-unseen", OvertakesUnseen, ORDER, OWN),
+    Twin("rodrigues-waits-past-its-deadline", WaitsPastItsDeadline, "liveness", OWN),
+    Twin("prakash-knows-no-deliveries", KnowsNoDeliveries, "", {}),
 )

@@ -15,6 +15,7 @@ from orderwire.ordering.jang_delta_codec import Entries, JangDeltaPdu
 from orderwire.ordering.jang_delta_reference import ControlInformation, JangDeltaReference
 from orderwire.ordering.pdu import DiscardReason, Ordering
 from orderwire.ordering.settings import OrderingSettings
+from orderwire.sim.schedule import Schedule, ScheduledSend
 
 
 class AnyCodec:
@@ -135,6 +136,33 @@ class DropsByStamp(ExactDuplicates):
         return self.lifetime is not None and stamp + self.lifetime < self.highest
 
 
+class DropsByStampExactly(DropsByStamp):
+    """The same, with what was delivered known one by one: S001's definition is kept, S000's not."""
+
+    def __init__(self, me: ProcessId, settings: OrderingSettings) -> None:
+        super().__init__(me, settings)
+        self.done: set[tuple[int, int]] = set()
+
+    def deliver(self, held: tuple[ProcessId, JangDeltaPdu, Instant], effects: Effects) -> None:
+        self.done.add((held[0], held[1].stamp))
+        super().deliver(held, effects)
+
+    def is_delivered(self, sender: int, stamp: int) -> bool:
+        return sender == self.me or (sender, stamp) in self.done
+
+
+class DeliversLate(ExactDuplicates):
+    """As printed: `if late then Discard`, and then goes on with the message all the same."""
+
+    def receive(self, source: ProcessId, pdu: JangDeltaPdu, now: Instant) -> Effects:
+        effects = super().receive(source, pdu, now)
+        if self.is_late(pdu.stamp) and (source, pdu.number) not in self.seen:
+            self.seen.add((source, pdu.number))
+            self.buffer.append((source, pdu, self.now))
+            effects += self.drain()
+        return effects
+
+
 class DropsLateWaiters(ExactDuplicates):
     """Throws away a message that waited when a late timer releases it after its deadline."""
 
@@ -180,8 +208,47 @@ class UnitesEqualStamps(JangDeltaReference):
         return merged
 
 
+class _KeepsAll(set[int]):
+    """Destinations out of which nobody is taken alone."""
+
+    def discard(self, element: int) -> None:
+        pass
+
+
+class KeepsReceiver(JangDeltaReference):
+    """Safe but larger: who delivers a message still names itself as one that may not have it."""
+
+    def record_delivered(
+        self, source: ProcessId, pdu: JangDeltaPdu, theirs: ControlInformation
+    ) -> None:
+        super().record_delivered(source, pdu, theirs)
+        theirs[source][pdu.stamp] = _KeepsAll(theirs[source][pdu.stamp])
+
+
+class KeepsExpiredNewest(JangDeltaReference):
+    """Safe but larger: at least one entry per sender, as printed, though its time is over."""
+
+    def drop_dead(self) -> None:
+        newest = {sender: (max(group), group[max(group)]) for sender, group in self.entries.items()}
+        super().drop_dead()
+        for sender, (stamp, undelivered) in newest.items():
+            if sender != self.me:
+                self.entries.setdefault(sender, {}).setdefault(stamp, undelivered)
+
+
+class KeepsNoneEmpty(JangDeltaReference):
+    """Safe but larger: nothing is left that says of a sender how far it is known."""
+
+    def drop_empty(self) -> None:
+        for sender, group in list(self.entries.items()):
+            for stamp in [stamp for stamp, undelivered in group.items() if not undelivered]:
+                del group[stamp]
+            if not group:
+                del self.entries[sender]
+
+
 class CoversNothing(JangDeltaReference):
-    """Safe but larger: a newer message of the same sender does not cover the older ones."""
+    """Safe, and no larger: what a newer message of the same sender covers is gone by then."""
 
     def cover(self, group: dict[int, set[int]]) -> None:
         pass
@@ -215,9 +282,28 @@ TWINS = (
     Twin("jang-fifo-shortcut", FifoShortcut, ORDER, {"fifo_channels": True}),
     Twin("jang-arrival-order", DrainsInArrivalOrder, ORDER, {"granularities": (2, 5)}),
     Twin("jang-drop-by-stamp", DropsByStamp, ORDER, {"skew_max": 15}),
+    Twin("jang-drop-by-stamp-exactly", DropsByStampExactly, ORDER, {"skew_max": 15}),
+    Twin("jang-delivers-late", DeliversLate, "liveness", {}),
     Twin("jang-drops-late-waiters", DropsLateWaiters, "liveness", {"granularities": (2, 5)}),
     Twin("jang-merges-discarded", MergesDiscarded, "no-needless-waiting", {"skew_max": 15}),
     Twin("jang-unites", UnitesEqualStamps, "", {}),
     Twin("jang-piggybacks-first", PiggybacksFirst, "", {}),
     Twin("jang-covers-nothing", CoversNothing, "", {}),
+    Twin("jang-keeps-receiver", KeepsReceiver, "", {}),
+    Twin("jang-keeps-expired-newest", KeepsExpiredNewest, "", {}),
+    Twin("jang-keeps-none-empty", KeepsNoneEmpty, "", {"lifetime": False}),
 )
+
+LET_THROUGH_BY_STAMP = Schedule(
+    processes=3,
+    lifetime=10,
+    epsilon=10,
+    clock_offsets=(0, 10, 10),
+    sends=(
+        ScheduledSend(id="m1", at=0, sender=1, to=(0, 2), arrive={0: 20, 2: 1}),
+        ScheduledSend(id="m2", at=2, sender=2, to=(0,), arrive={0: 15}),
+        ScheduledSend(id="m3", at=11, sender=1, to=(0,), arrive={0: 12}),
+    ),
+)
+"""Process 0's clock is Δ behind: it can still deliver m1, which m3's stamp leaves behind by more
+than Δ, so that who drops by stamps lets m3 through before it.  m2 follows m1 within Δ."""
