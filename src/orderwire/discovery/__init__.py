@@ -1,0 +1,1 @@
+"""Who is there and what they offer: FDP, BiFDP and their rivals, as cores.  [S002]"""

@@ -1,0 +1,339 @@
+"""The messages of FDP/1, and their form on the wire: MessagePack arrays with a small tag.
+
+`to` names the destination id: an address may have passed to another participant. [FDP/1 R5]
+`frm` is the id of the process that sent this copy, `row` describes the source of a broadcast.
+"""
+
+from enum import IntEnum
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from orderwire.kernel import RemoteProtocolError
+
+Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 64)]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 64)]
+Text = Annotated[str, msgspec.Meta(max_length=255)]
+"""An address or a guid."""
+Direction = Annotated[int, msgspec.Meta(ge=-1, le=1)]
+
+MESSAGE_BYTES_MAX = 16 << 20
+"""Longest encoded message that is taken from a peer."""
+
+
+class Status(IntEnum):
+    """What is known of an incarnation."""
+
+    LIVE = 0
+    LEFT = 1
+    """Final for this incarnation."""
+    EXPIRED = 2
+    """No evidence for too long, as this participant sees it; never taken from another."""
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Header of one participant's entry. [FDP/1 R15]"""
+
+    id: Id
+    inc: Count
+    """Incarnation, totally ordered over all participants."""
+    ver: Count
+    """Version of its MAP."""
+    hb: Count
+    """Heartbeat counter; only the owner increases it."""
+    age_ms: Count
+    """Age of the newest evidence, rounded up."""
+    addr: Text
+    status: Status = Status.LIVE
+    has_map: bool = False
+    """The sender of this row holds that MAP."""
+
+
+class Contact(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A participant whose MAP has not been seen."""
+
+    id: Id
+    addr: Text
+    inc: Count
+
+
+class MapRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One participant's MAP: a full one and the changes since, as bytes that only users read."""
+
+    ver: Count
+    """Version after the changes."""
+    full: bytes
+    deltas: tuple[bytes, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes on the wire, without the framing."""
+        return len(self.full) + sum(map(len, self.deltas))
+
+    def with_delta(self, ver: int, delta: bytes) -> "MapRecord":
+        """Return the MAP with one more change."""
+        return MapRecord(ver, self.full, (*self.deltas, delta))
+
+
+class Carried(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A MAP with its header."""
+
+    row: Row
+    map: MapRecord
+
+
+class DeltaChain(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Changes from a version that the receiver holds to a newer one."""
+
+    row: Row
+    base: Count
+    deltas: tuple[bytes, ...]
+
+
+class Have(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A MAP that the sender of this holds. [S002: discovery bitmap, with versions]"""
+
+    id: Id
+    inc: Count
+    ver: Count
+
+
+# -- with the bootstrap server ----------------------------------------------------------------
+
+
+class RequestId(msgspec.Struct, frozen=True, array_like=True, tag=1, gc=False):
+    """Participant → server.  The same guid gets the same id again. [FDP/1 R1]"""
+
+    guid: Text
+    addr: Text
+    lost_inc: Count = 0
+    """The id of this incarnation is lost: give another."""
+    wish: Id | None = None
+    """The id that the participant would like; scenarios fix ids by it."""
+
+
+class IdReply(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
+    """Server → participant: an id, and all that are assigned, in the order of issue. [R2]"""
+
+    guid: Text
+    id: Id
+    inc: Count
+    id_space: Count
+    """Ids are 0 … id_space-1; 0 stands for 2⁶⁴."""
+    members: tuple[Contact, ...]
+
+
+class Full(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
+    """Server → participant: no id now; try again later."""
+
+    guid: Text
+    retry_ms: Count
+    recovering: bool = False
+    """The server has lost its table and learns who is there."""
+
+
+class Renew(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):
+    """Participant → server: I still hold this id. [R16]"""
+
+    id: Id
+    guid: Text
+    inc: Count
+    addr: Text
+
+
+class RenewOk(msgspec.Struct, frozen=True, array_like=True, tag=5, gc=False):
+    """Server → participant: and these are the holders I know."""
+
+    id: Id
+    inc: Count
+    members: tuple[Contact, ...]
+
+
+class RenewNo(msgspec.Struct, frozen=True, array_like=True, tag=6, gc=False):
+    """Server → participant: that id belongs to another."""
+
+    id: Id
+    inc: Count
+
+
+class Release(msgspec.Struct, frozen=True, array_like=True, tag=7, gc=False):
+    """Participant → server: the id is free."""
+
+    id: Id
+    guid: Text
+    inc: Count
+
+
+# -- without a server -------------------------------------------------------------------------
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True, tag=8, gc=False):
+    """Newcomer → seed: I would take this id. [spec 5]"""
+
+    id: Id
+    inc: Count
+    addr: Text
+
+
+class Members(msgspec.Struct, frozen=True, array_like=True, tag=9, gc=False):
+    """Participant → newcomer: welcome; these are the ones I know."""
+
+    id: Id
+    """The newcomer's."""
+    inc: Count
+    members: tuple[Contact, ...]
+
+
+class Taken(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
+    """Participant → newcomer: that id is another's."""
+
+    id: Id
+    inc: Count
+
+
+# -- between participants ---------------------------------------------------------------------
+
+
+class Join(msgspec.Struct, frozen=True, array_like=True, tag=16, gc=False):
+    """Broadcast of a newcomer, with its MAP. [R6]"""
+
+    to: Id
+    frm: Id
+    row: Row
+    seq: Count
+    hop: Count
+    hi: Id
+    direction: Direction
+    map: MapRecord
+    have: tuple[Have, ...]
+    members: tuple[Contact, ...]
+    """All that the sender of this copy knows in the range."""
+
+
+class JoinAck(msgspec.Struct, frozen=True, array_like=True, tag=17, gc=False):
+    """Answer to a JOIN, to the process it came from; after one hop with MAPs. [R8]"""
+
+    to: Id
+    frm: Id
+    src: Id
+    inc: Count
+    seq: Count
+    direction: Direction
+    maps: tuple[Carried, ...] | None
+
+
+class Update(msgspec.Struct, frozen=True, array_like=True, tag=18, gc=False):
+    """Broadcast of a change of one's MAP. [R12]"""
+
+    to: Id
+    frm: Id
+    row: Row
+    seq: Count
+    hop: Count
+    hi: Id
+    direction: Direction
+    base: Count
+    delta: bytes
+
+
+class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag=19, gc=False):
+    """Broadcast: I am alive. [R12]"""
+
+    to: Id
+    frm: Id
+    row: Row
+    seq: Count
+    hop: Count
+    hi: Id
+    direction: Direction
+
+
+class Leave(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
+    """Broadcast: this incarnation ends. [R17]"""
+
+    to: Id
+    frm: Id
+    row: Row
+    seq: Count
+    hop: Count
+    hi: Id
+    direction: Direction
+
+
+class LeaveAck(msgspec.Struct, frozen=True, array_like=True, tag=21, gc=False):
+    """Answer to a LEAVE, to the process it came from."""
+
+    to: Id
+    frm: Id
+    src: Id
+    inc: Count
+    seq: Count
+    direction: Direction
+
+
+class Pull(msgspec.Struct, frozen=True, array_like=True, tag=22, gc=False):
+    """Send me these MAPs; `have` says what I hold of them, version 0 is nothing."""
+
+    to: Id
+    frm: Id
+    have: tuple[Have, ...]
+
+
+class Maps(msgspec.Struct, frozen=True, array_like=True, tag=23, gc=False):
+    """MAPs that were asked for, each whole or as the changes since the version held."""
+
+    to: Id
+    frm: Id
+    maps: tuple[Carried, ...]
+    chains: tuple[DeltaChain, ...] = ()
+
+
+class Sync(msgspec.Struct, frozen=True, array_like=True, tag=24, gc=False):
+    """Anti-entropy: all headers that I know. [R15]"""
+
+    to: Id | None
+    """None: whoever listens there, when its id is not known."""
+    frm: Id
+    rows: tuple[Row, ...]
+
+
+class SyncReply(msgspec.Struct, frozen=True, array_like=True, tag=25, gc=False):
+    """What I know better, and the MAPs that I lack."""
+
+    to: Id
+    frm: Id
+    rows: tuple[Row, ...]
+    want: tuple[Have, ...]
+
+
+class NotMe(msgspec.Struct, frozen=True, array_like=True, tag=26, gc=False):
+    """The id that you named is not the one that listens here. [R5]"""
+
+    asked: Id
+    id: Id
+
+
+Broadcast: TypeAlias = Join | Update | Heartbeat | Leave
+Addressed: TypeAlias = Broadcast | JoinAck | LeaveAck | Pull | Maps | Sync | SyncReply
+FromServer: TypeAlias = IdReply | Full | RenewOk | RenewNo
+ToServer: TypeAlias = RequestId | Renew | Release
+OfSeeds: TypeAlias = Hello | Members | Taken
+Message: TypeAlias = Addressed | NotMe | FromServer | ToServer | OfSeeds
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
+
+encode = _encoder.encode
+"""Return the message's bytes."""
+
+
+def decode(data: bytes | bytearray | memoryview) -> Message:
+    """Parse one message.  Raises RemoteProtocolError when a correct peer would not send it."""
+    if len(data) > MESSAGE_BYTES_MAX:
+        raise RemoteProtocolError(
+            f"a discovery message of {len(data)} bytes; at most {MESSAGE_BYTES_MAX} are taken"
+        )
+    try:
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"no discovery message: {error}") from None
