@@ -71,7 +71,11 @@ class Host(Generic[CommandT, PduT, IndicationT]):
         self._armed_for = 0
         self._closed = False
         self.now = clock.now()
-        """The instant of the input whose effects are being applied, or were last."""
+        """The instant of the input whose effects are being applied, or were last; never goes back.
+
+        What was received together may come behind a later reading of the clock, as when a loss is
+        told in between.  Cores take the latest, too.
+        """
         self.malformed: dict[ProcessId, int] = {}
         """PDUs dropped as a peer's fault, by source."""
         if isinstance(core, Noticing):
@@ -91,7 +95,9 @@ class Host(Generic[CommandT, PduT, IndicationT]):
             raise LocalProtocolError(
                 f"channel {channel.number} is full: await drain() before the next message"
             )
-        now = self.now = self._clock.now()
+        now = self._clock.now()
+        if now > self.now:
+            self.now = now
         if self._record is not None:
             self._record(submitted(now, cast(Any, command)))
         self._apply(self._core.submit(command, now))
@@ -106,7 +112,8 @@ class Host(Generic[CommandT, PduT, IndicationT]):
         self._channel.detach()
 
     def _on_pdu(self, source: ProcessId, data: memoryview, arrived: Instant) -> None:
-        self.now = arrived
+        if arrived > self.now:
+            self.now = arrived
         if self._record is not None:
             self._record(Received(arrived, source, bytes(data)))
         try:
@@ -126,7 +133,9 @@ class Host(Generic[CommandT, PduT, IndicationT]):
 
     def _learn(self, command: CommandT) -> None:
         """Give the core a command that is the link's."""
-        now = self.now = self._clock.now()
+        now = self._clock.now()
+        if now > self.now:
+            self.now = now
         if self._record is not None:
             self._record(submitted(now, cast(Any, command)))
         self._apply(self._core.submit(command, now))
@@ -198,7 +207,9 @@ class Host(Generic[CommandT, PduT, IndicationT]):
         now = self._clock.now()
         if deadline <= now + _EARLY_NS:
             # Loops fire a hair early: the core's time must reach its own deadline.
-            instant = self.now = Instant(max(deadline, now))
+            instant = Instant(max(deadline, now))
+            if instant > self.now:
+                self.now = instant
             if self._record is not None:
                 self._record(Woken(instant))
             self._apply(self._core.wake(instant))

@@ -307,8 +307,10 @@ class Link:
         self.window = min(self.window, WINDOW_BYTES_MAX)
 
     def abandon(self, lane: Lane) -> None:
-        """Give up what waits for this peer, which has been away for long."""
+        """Give up what waits for this peer, which has been away for long, and what it owes us."""
         self.flight_cost -= lane.outbound.abandon()
+        missing = [Range(gap.first, gap.last) for gap in lane.inbound.gaps]
+        self._lose(lane, lane.inbound.gone(missing))
         lane.receiver.has_room()
 
     def gone(self, lane: Lane, ranges: list[Range]) -> None:

@@ -13,8 +13,9 @@ from orderwire.kernel import Instant, ProcessId
 _LOG = logging.getLogger(__name__)
 
 GONE_AFTER_S = 3.0
-"""A member whose stream stays broken for so long is gone: what has no lifetime and waits for it is
-given up, so that nobody waits for the dead.  If it comes back after all, it is told what it lost.
+"""A member whose stream stays broken for so long is gone: what has no lifetime and waits for it, or
+is still to come from it, is given up, so that nobody waits for the dead.  If it comes back after
+all, it is told what it lost.
 """
 
 
@@ -95,9 +96,10 @@ class Presence:
         self._give_up(self._links[peer])
 
     def _give_up(self, link: Link) -> None:
-        """Give up what has no lifetime and waits for this member."""
+        """Give up what has no lifetime and waits for this member, or is missing from it."""
         for lane in link.lanes.values():
             channel = self._channels[lane.channel]
             if channel.lifetime_ns is None:
                 channel.pack(lane)
                 link.abandon(lane)
+                channel.settle()

@@ -36,8 +36,11 @@ class OrderingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     None: all of `tag_bytes_max` may be used.
     """
-    gap_patience_ns: int = ms(5_000)
-    """fifo without lifetime: how long to wait for a copy of which the link says nothing."""
+    gap_patience_ns: int = ms(120_000)
+    """fifo without lifetime: how long to wait for a copy of which the link says nothing.
+
+    Longer than a link repairs anything: what it brings after all would be dropped as late.
+    """
     quiet_until_ns: int = 0
     """A restarted member must not multicast before this: its start plus Δ plus ε."""
     first_number: int = 0

@@ -427,6 +427,37 @@ def test_nobody_waits_for_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     run(test())
 
 
+class _LosesFirst:
+    """Every datagram with the first copy is lost."""
+
+    def fate(self, to: ProcessId, data: bytes) -> Sequence[int]:
+        kind, _, _, _, count, _, _, first, _ = HEAD.unpack_from(data)
+        return () if kind == Kind.DATA and count and first == 0 else (0,)
+
+
+def test_what_the_dead_did_not_send_again_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody else has it: who waits for it learns that it will not come."""
+    monkeypatch.setattr(presence_module, "GONE_AFTER_S", 0.05)
+
+    async def test() -> None:
+        async with endpoints(2, fates=lambda me: _LosesFirst()) as (one, two):
+            sender, receiver = one.channel(1), two.channel(1)
+            log = Log(receiver)
+            for data in (b"lost", b"came"):
+                sender.send(B, data)
+                await asyncio.sleep(0)
+            await until(lambda: log.got.get(A) == [b"came"])
+            settled = log.settled
+            await asyncio.sleep(0.1)
+            assert log.lost == {}
+            await one.close()
+            await until(lambda: log.lost == {A: [0]}, "the loss is known")
+            assert receiver.counters(A).lost == 1
+            assert log.settled > settled
+
+    run(test())
+
+
 def test_a_full_channel_says_so_and_drains(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel_module, "FULL_BYTES", 1 << 20)
     monkeypatch.setattr(channel_module, "WAITING_BYTES_MAX", 2 << 20)

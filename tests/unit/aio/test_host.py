@@ -1,11 +1,17 @@
 """The host: effects in order, one timer, punctual wakes, peers' faults counted."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
 from endpoints import endpoints, run, until
+from virtual_loop import VirtualLoop
 
+from orderwire.aio.clock import GroupClock
+from orderwire.aio.endpoint import Endpoint
+from orderwire.aio.frames import HEAD, Kind, Range
 from orderwire.aio.host import Host
 from orderwire.kernel import (
     Broadcast,
@@ -21,8 +27,12 @@ from orderwire.kernel import (
     Submitted,
     Via,
     Woken,
+    destinations,
     ms,
+    us,
 )
+from orderwire.ordering.catalog import ALGORITHMS, OrderingSettings
+from orderwire.ordering.pdu import Delivered, Discarded, Multicast
 
 pytestmark = pytest.mark.network
 
@@ -218,3 +228,95 @@ def test_what_the_link_gives_up_becomes_a_command() -> None:
             assert pair.told[1] == [Gone(0, 0, 1)]
 
     run(test())
+
+
+def test_nothing_is_told_before_it_arrived() -> None:
+    """What was received together is taken one by one, and a loss in between reads the clock.
+
+    The core's time does not go back: what it says came then must not be told of an instant before.
+    """
+
+    async def test() -> None:
+        async with endpoints(2) as members:
+            settings = OrderingSettings(members=2, lifetime_ns=ms(60_000))
+            entry = ALGORITHMS["fifo"]
+            told: list[tuple[Instant, Any]] = []
+            sender = entry.create(A, settings)
+            clock, channel = members[1].clock, members[1].channel(1)
+            host: Host[Any, Any, Any] = Host(
+                entry.create(B, settings),
+                entry.codec(B, settings),
+                channel,
+                clock,
+                lambda indication: told.append((host.now, indication)),
+            )
+            sent = clock.now()
+            effects = sender.submit(Multicast(b"", destinations([B])), sent)
+            assert isinstance(effects[0], Send)
+            data = memoryview(entry.codec(A, settings).encode(effects[0].pdu))
+            channel.lose(A, [Range(0, 0)])
+            channel.take(A, [data], sent)
+            channel.settle()
+            ((now, delivered),) = told
+            assert isinstance(delivered, Delivered)
+            assert sent < delivered.arrived <= now
+
+    run(test())
+
+
+class FirstCopyHeldUp:
+    """Nothing of the first copy comes through for a while; all else does."""
+
+    def __init__(self, loop: VirtualLoop, until_ns: int) -> None:
+        self._loop = loop
+        self._until_ns = until_ns
+
+    def fate(self, to: ProcessId, data: bytes) -> Sequence[int]:
+        kind, _, _, _, count, _, _, first, _ = HEAD.unpack_from(data)
+        is_first = kind == Kind.DATA and count > 0 and first == 0
+        return () if is_first and self._loop.now_ns < self._until_ns else (us(100),)
+
+
+def test_fifo_without_a_lifetime_waits_as_long_as_the_link_repairs() -> None:
+    """On a busy machine it may take long; what the link still brings must not be late."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, VirtualLoop)
+        assert runner.run(_held_up(loop, ms(20_000))) == [b"first", b"second"]
+
+
+async def _held_up(loop: VirtualLoop, until_ns: int) -> list[bytes]:
+    clock = GroupClock(wall_ns=lambda: loop.now_ns, monotonic_ns=lambda: loop.now_ns)
+    members = [
+        await Endpoint.open(
+            me, {me: ("127.0.0.1", 0)}, clock=clock, impairment=FirstCopyHeldUp(loop, until_ns)
+        )
+        for me in (A, B)
+    ]
+    for each, other in (members, members[::-1]):
+        await each.add_peer(other.me, other.address)
+    await until(lambda: all(each.has_met_all for each in members))
+    loop.settling = False
+    settings = OrderingSettings(members=2)
+    told: list[list[Any]] = [[], []]
+    entry = ALGORITHMS["fifo"]
+    hosts: list[Host[Any, Any, Any]] = [
+        Host(
+            entry.create(each.me, settings),
+            entry.codec(each.me, settings),
+            each.channel(1),
+            clock,
+            told[each.me].append,
+        )
+        for each in members
+    ]
+    for payload in (b"first", b"second"):
+        hosts[A].submit(Multicast(payload, destinations([B])))
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(until_ns / 1e9 + 1)
+    loop.settling = True
+    for each, host in zip(members, hosts, strict=True):
+        host.close()
+        await each.close()
+    assert not [what for what in told[B] if isinstance(what, Discarded)]
+    return [what.payload for what in told[B] if isinstance(what, Delivered)]
