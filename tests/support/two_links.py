@@ -113,14 +113,15 @@ class End:
     def lost_numbers(self) -> set[int]:
         return {number for each in self.lost for number in range(each.first, each.last + 1)}
 
-    def send(self, *pdus: bytes) -> None:
-        """Send these PDUs in one datagram."""
+    def send(self, *pdus: bytes, lifetime_ns: int | None = None) -> None:
+        """Send these PDUs in one datagram, perhaps with a lifetime of their own."""
         out = self.lane.outbound
         now = Instant(self.network.now)
-        deadline = 0 if self.lifetime_ns is None else now + self.lifetime_ns
+        told = 0 if self.lifetime_ns is None else now + self.lifetime_ns
+        deadline = told if lifetime_ns is None else now + lifetime_ns
         first = out.next_number
         out.next_number += len(pdus)
-        data = frames.data_datagram(self.lane.way, first, deadline, list(pdus))
+        data = frames.data_datagram(self.lane.way, first, told, list(pdus))
         out.enqueue(Packet(first, out.next_number - 1, deadline, data, False))
         self.link.pump(self.lane, now)
 

@@ -46,7 +46,6 @@ class Channel:
         self._lanes: dict[ProcessId, Lane] = {}
         self._group: list[bytes] = []
         self._group_bytes = 0
-        self._group_deadline = 0
         self._group_fit = 0
         self._waiters: list[tuple[bool, asyncio.Future[None]]] = []
         self._on_pdu: PduCallback | None = None
@@ -113,9 +112,11 @@ class Channel:
     ) -> None:
         """Send one PDU; it goes out when the loop turns, packed with others.
 
-        The deadline is the channel's lifetime from now, unless given.
-        Raises LocalProtocolError for an unknown peer, a PDU above PDU_BYTES_MAX, or when the
-        channel has no lifetime and WAITING_BYTES_MAX bytes wait for this peer.
+        Its deadline is the channel's lifetime from now, or the given one if that is earlier; then
+        it is packed with others that have one of their own.
+        Raises LocalProtocolError for an unknown peer, a PDU above PDU_BYTES_MAX, when the channel
+        has no lifetime and WAITING_BYTES_MAX bytes wait for this peer, or has none and a deadline
+        is given.
         """
         lane = self._lanes.get(to) or self._lane(to)
         if self._group:
@@ -125,18 +126,18 @@ class Channel:
         if via is not Via.DATAGRAM or size > out.fit:
             self._send_alone(lane, data, deadline, via)
             return
+        if deadline is not out.deadline:
+            self._open_until(lane, deadline)
         opened = out.open
         if not opened:
             self._endpoint.schedule(lane)
         elif out.open_bytes + size > out.fit or len(opened) == COUNT_MAX:
             self.seal(lane)
             self._check_waiting(lane)
-            opened = out.open
+            opened, out.deadline = out.open, deadline
             self._endpoint.schedule(lane)
         opened.append(data)
         out.open_bytes += size
-        if deadline is not None and deadline > out.deadline:
-            out.deadline = deadline
 
     def broadcast(
         self, data: bytes, deadline: Instant | None = None, via: Via = Via.DATAGRAM
@@ -146,7 +147,7 @@ class Channel:
         Raises LocalProtocolError as `send` does.
         """
         size = len(data) + LENGTH_BYTES
-        if via is not Via.DATAGRAM or size > self._group_fit:
+        if via is not Via.DATAGRAM or deadline is not None or size > self._group_fit:
             for peer in self._lanes:
                 self.send(peer, data, deadline, via)
             return
@@ -161,8 +162,6 @@ class Channel:
             self._endpoint.schedule_group(self)
         self._group.append(data)
         self._group_bytes += size
-        if deadline is not None and deadline > self._group_deadline:
-            self._group_deadline = deadline
 
     async def drain(self, *, empty: bool = False) -> None:
         """Wait until the channel is not full; with `empty` until the fate of every copy is known.
@@ -211,11 +210,14 @@ class Channel:
             return
         endpoint = self._endpoint
         first = out.next_number
-        deadline = out.deadline or self._deadline()
-        data = frames.data_datagram(lane.way, first, deadline, pdus)
+        told = self._deadline()
+        deadline = told if out.deadline is None else min(told, out.deadline)
+        # What is told bounds the copies before these as well, which may live longer.
+        data = frames.data_datagram(lane.way, first, told, pdus)
         out.next_number = first + len(pdus)
         out.open = []
-        out.open_bytes = out.deadline = 0
+        out.open_bytes = 0
+        out.deadline = None
         self._enqueue(lane, Packet(first, out.next_number - 1, deadline, data, False))
         if out.queue_bytes >= BURST_BYTES:
             lane.link.pump(lane, endpoint.clock.now())
@@ -286,6 +288,23 @@ class Channel:
     def _deadline(self) -> int:
         return 0 if self.lifetime_ns is None else self._endpoint.clock.now() + self.lifetime_ns
 
+    def _own(self, deadline: Instant) -> Instant:
+        if self.lifetime_ns is None:
+            raise LocalProtocolError(
+                f"deadline {deadline} on channel {self.number}, which has no lifetime: what is kept"
+                " until the peer has it has no deadline"
+            )
+        return deadline
+
+    def _open_until(self, lane: Lane, deadline: Instant | None) -> None:
+        """Let the open datagram be one for PDUs with, or without, a deadline of their own."""
+        out = lane.outbound
+        if deadline is None or out.deadline is None:
+            self.seal(lane)
+            out.deadline = None if deadline is None else self._own(deadline)
+        else:
+            out.deadline = max(out.deadline, deadline)
+
     def _must_wait(self, empty: bool) -> bool:
         if not empty:
             return self.full
@@ -320,8 +339,9 @@ class Channel:
         out.open = [data]
         endpoint = self._endpoint
         first = out.next_number
-        until = deadline or self._deadline()
-        packed = frames.data_datagram(lane.way, first, until, [data])
+        told = self._deadline()
+        until = told if deadline is None else min(told, self._own(deadline))
+        packed = frames.data_datagram(lane.way, first, told, [data])
         out.open = []
         out.next_number = first + 1
         streamed = via is Via.STREAM or len(packed) > HEAD_BYTES + out.fit
@@ -330,8 +350,8 @@ class Channel:
 
     def _seal_group(self) -> None:
         endpoint = self._endpoint
-        pdus, deadline = self._group, self._group_deadline or self._deadline()
-        self._group, self._group_bytes, self._group_deadline = [], 0, 0
+        pdus, deadline = self._group, self._deadline()
+        self._group, self._group_bytes = [], 0
         now = endpoint.clock.now()
         lanes = list(self._lanes.values())
         together = endpoint.multicasts and all(

@@ -12,7 +12,6 @@ from orderwire.kernel import (
     NS_PER_US,
     Broadcast,
     Core,
-    Effect,
     Effects,
     Indicate,
     Input,
@@ -64,7 +63,7 @@ class Host(Generic[CommandT, PduT, IndicationT]):
         self._lost = lost
         self._restarted = restarted
         self._record = record
-        self._pending: deque[Effect] = deque()
+        self._pending: deque[tuple[Effects, Instant | None]] = deque()
         self._applying = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -82,9 +81,12 @@ class Host(Generic[CommandT, PduT, IndicationT]):
             channel.notice_with(lambda data: codec.encode(core.loss_notice(codec.decode(data))))
         channel.attach(self._on_pdu, self._on_lost, self._rearm, self._on_restarted)
 
-    def submit(self, command: CommandT, *, begun: bool = False) -> None:
+    def submit(
+        self, command: CommandT, *, begun: bool = False, lifetime_ns: int | None = None
+    ) -> None:
         """Give the core a command at the present instant.
 
+        `lifetime_ns`: for so long what it sends is worth repairing, if less than the channel's.
         Raises LocalProtocolError, also when the channel keeps messages until they have come and is
         full: await `channel.drain()` before the next one.  What was `begun` goes on all the same.
         """
@@ -100,7 +102,8 @@ class Host(Generic[CommandT, PduT, IndicationT]):
             self.now = now
         if self._record is not None:
             self._record(submitted(now, cast(Any, command)))
-        self._apply(self._core.submit(command, now))
+        until = None if lifetime_ns is None else Instant(now + lifetime_ns)
+        self._apply(self._core.submit(command, now), until)
         self._rearm()
 
     def close(self) -> None:
@@ -140,15 +143,17 @@ class Host(Generic[CommandT, PduT, IndicationT]):
             self._record(submitted(now, cast(Any, command)))
         self._apply(self._core.submit(command, now))
 
-    def _apply(self, effects: Effects) -> None:
+    def _apply(self, effects: Effects, until: Instant | None = None) -> None:
         """Carry out effects, in order; those of a call from inside `tell` come after them.
+
+        What is sent has this deadline, or the channel's.
 
         A chain of isinstance, not a match: every message passes here, and what the loop calls is
         bound beforehand.
         """
         pending = self._pending
         if self._applying:
-            pending.extend(effects)
+            pending.append((effects, until))
             return
         self._applying = True
         send, encode, tell = self._channel.send, self._codec.encode, self._tell
@@ -160,20 +165,19 @@ class Host(Generic[CommandT, PduT, IndicationT]):
                     if isinstance(effect, Send):
                         if effect.pdu is not encoded_pdu:  # one PDU may go to many
                             encoded_pdu, encoded = effect.pdu, encode(effect.pdu)
-                        send(effect.to, encoded, None, effect.via)
+                        send(effect.to, encoded, until, effect.via)
                     elif isinstance(effect, Indicate):
                         try:
                             tell(effect.indication)
                         except Exception as error:
                             self._failed(error)  # the effects behind it must not be lost for it
                     elif isinstance(effect, Broadcast):
-                        self._channel.broadcast(encode(effect.pdu), None, effect.via)
+                        self._channel.broadcast(encode(effect.pdu), until, effect.via)
                     else:
                         assert_never(effect)
                 if not pending:
                     return
-                effects = list(pending)
-                pending.clear()
+                effects, until = pending.popleft()
         finally:
             self._applying = False
 

@@ -88,8 +88,8 @@ class Outbound:
         self.open: list[bytes] = []
         """PDUs of the datagram being filled; their numbers begin at `next_number`."""
         self.open_bytes = 0
-        self.deadline = 0
-        """Deadline given for the open PDUs; 0: the channel's lifetime decides."""
+        self.deadline: Instant | None = None
+        """Latest deadline of the open PDUs, which all have one of their own; None: none has."""
         self.next_number = 0
         self.queue: deque[Packet] = deque()
         """Packed, not sent: waits for the window."""
@@ -218,7 +218,7 @@ class Outbound:
     def take_report(
         self, report: Report, now: Instant, fastest_ns: int
     ) -> tuple[int, list[Packet], list[Range]]:
-        """Forget what is settled.
+        """Forget what is settled, and what is missing and past its own deadline.
 
         Returns the cost of what was forgotten, the datagrams to send again, and the ranges asked
         for that will never come.
@@ -235,7 +235,8 @@ class Outbound:
             packet = flight.popleft()
             while at < len(missing) and missing[at].last < packet.first:
                 at += 1
-            if at == len(missing) or missing[at].first > packet.last:
+            came = at == len(missing) or missing[at].first > packet.last
+            if came or (packet.deadline and packet.deadline < now):
                 freed += packet.cost
                 continue
             kept.append(packet)

@@ -187,7 +187,8 @@ class Domain:
         counters = self._counters
         self._writing_bytes = len(payload)
         self._writing_lifetime_ns = lifetime_ns
-        self._host.submit(Multicast(payload, destinations, lifetime_ns), begun=begun)
+        command = Multicast(payload, destinations, lifetime_ns)
+        self._host.submit(command, begun=begun, lifetime_ns=lifetime_ns)
         sent = self._sent
         assert sent is not None, "the core did not say what it sent"
         self._sent = None

@@ -173,8 +173,9 @@ def _judge_missing(
 
     A copy that arrived in time must be delivered; one that did not arrive must have been reported
     lost.  Links report in the order of sending, so the reports stand for the earliest ones.  Where
-    the destination ended before the copy's deadline, or has no END at all, nobody can say.  Links
-    know the run's lifetime only, so that a report may come after the copy's own deadline.
+    the destination ended before the copy's deadline, or has no END at all, nobody can say.  A link
+    that hears nothing goes by the run's lifetime, so that a report may come after the copy's own
+    deadline.
     """
     lost: list[_Copy] = []
     undelivered: list[_Copy] = []

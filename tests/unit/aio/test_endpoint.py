@@ -427,6 +427,51 @@ def test_nobody_waits_for_the_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     run(test())
 
 
+class _LosesAll:
+    """No datagram with a copy comes through."""
+
+    def fate(self, to: ProcessId, data: bytes) -> Sequence[int]:
+        kind, _, _, _, count, *_ = HEAD.unpack_from(data)
+        return () if kind == Kind.DATA and count else (0,)
+
+
+def test_only_copies_with_deadlines_of_their_own_share_one() -> None:
+    async def test() -> None:
+        async with endpoints(2, fates=lambda me: _LosesAll()) as (one, _):
+            sender = one.channel(1, ms(60_000))
+            now = one.clock.now()
+            own = [Instant(now + ms(20_000)), Instant(now + ms(30_000)), Instant(now + ms(10_000))]
+            sender.send(B, b"usual")
+            sender.send(B, b"usual, too")
+            for deadline in own:
+                sender.send(B, b"own", deadline)
+            sender.send(B, b"usual again")
+            sender.broadcast(b"own, to all", own[0])
+            sender.send(B, bytes(100_000), own[1])
+            sender.broadcast(b"usual, to all")
+            sender.send(B, b"longer than usual", Instant(now + ms(90_000)))
+            assert sender.counters(B).sent == 10
+            flight = one.link(B).lanes[1].outbound.flight
+            await until(lambda: len(flight) == 7, "all is under way")
+            packed = [(packet.first, packet.last) for packet in flight]
+            assert packed == [(0, 1), (2, 4), (5, 5), (6, 6), (7, 7), (8, 8), (9, 9)]
+            usual = {0, 5, 8, 9}
+            for packet in flight:
+                told = HEAD.unpack_from(packet.data)[8]
+                assert told >= now + ms(60_000)
+                if packet.first in usual:
+                    assert packet.deadline == told
+                else:
+                    assert packet.deadline == {2: own[1], 6: own[0], 7: own[1]}[packet.first]
+            for_ever = one.channel(2)
+            with pytest.raises(LocalProtocolError, match="which has no lifetime"):
+                for_ever.send(B, b"", own[0])
+            with pytest.raises(LocalProtocolError, match="which has no lifetime"):
+                for_ever.send(B, bytes(100_000), own[0])
+
+    run(test())
+
+
 class _LosesFirst:
     """Every datagram with the first copy is lost."""
 

@@ -14,6 +14,7 @@ from orderwire.aio.endpoint import Endpoint
 from orderwire.aio.frames import HEAD, Kind, Range
 from orderwire.aio.host import Host
 from orderwire.kernel import (
+    NS_PER_S,
     Broadcast,
     Effects,
     Indicate,
@@ -183,6 +184,30 @@ def test_a_command_from_inside_tell_follows_what_is_being_applied() -> None:
             await until(lambda: len(pair.told[1]) == 4, "all PDUs are there")
             texts = [text for _, text, _ in pair.told[1]]
             assert texts == ["first", "all first", "second", "all second"]
+
+    run(test())
+
+
+def test_a_lifetime_is_that_of_what_the_command_sends_alone() -> None:
+    """What is written while its effects are applied has its own, or the channel's."""
+
+    async def test() -> None:
+        async with endpoints(2) as members:
+            channel = members[0].channel(1, ms(60_000))
+
+            def tell(indication: str) -> None:
+                if indication == "before first":
+                    host.submit(Say("second"))
+                    host.submit(Say("third"), lifetime_ns=ms(30_000))
+
+            host: Host[Any, str, str] = Host(
+                Echo(), Codec(), channel, members[0].clock, tell, lost=Gone
+            )
+            host.submit(Say("first"), lifetime_ns=ms(20_000))
+            flight = members[0].link(B).lanes[1].outbound.flight
+            await until(lambda: len(flight) == 4, "all is under way")
+            left_s = [(packet.deadline - host.now) / NS_PER_S for packet in flight]
+            assert [round(seconds, -1) for seconds in left_s] == [20, 60, 60, 30]
 
     run(test())
 

@@ -207,6 +207,37 @@ def test_nothing_is_asked_for_or_sent_again_after_its_deadline(lifetime_ms: int)
     assert receiver.lane.counters.lost == 8
 
 
+def test_the_repair_of_a_copy_ends_at_its_own_deadline() -> None:
+    """It lives 10 ms, those before and behind it a second; the way lets nothing of it through."""
+    network, sender, receiver = pair(lambda *_: (DELAY,), ms(1_000))
+    for end in (sender, receiver):
+        end.link.ping(Instant(network.now))
+    network.run(network.now + ms(5))
+    start = network.now
+    tries: dict[int, list[int]] = {0: [], 1: []}
+
+    def fate(source: int, at: int, data: bytes) -> tuple[int, ...]:
+        number = HEAD.unpack_from(data)[7]
+        if source == 0 and is_first_data(data) and number in tries:
+            tries[number].append(network.now - start)
+            return () if number == 1 or network.now < start + ms(50) else (DELAY,)
+        return (DELAY,)
+
+    network.fate = fate
+    sender.send(b"long")
+    sender.send(b"short", lifetime_ns=ms(10))
+    sender.send(b"next")
+    network.run(start + ms(20))
+    assert receiver.got == [b"next"]
+    assert receiver.lost_numbers == {1}
+    assert len(tries[1]) > 1
+    assert max(tries[1]) <= ms(10) < max(tries[0])
+    network.run(start + ms(200))
+    assert receiver.got == [b"next", b"long"]
+    assert receiver.lost_numbers == {1}
+    assert sender.link.flight_cost == 0
+
+
 def test_gaps_are_told_by_the_sender_when_it_has_dropped_them() -> None:
     """A peer that comes late learns at once what is gone, whatever the lifetime."""
     network, sender, receiver = pair(lambda *_: (), ms(10))
