@@ -11,8 +11,8 @@ import msgspec
 
 from orderwire.kernel import RemoteProtocolError
 
-Id = Annotated[int, msgspec.Meta(ge=0, lt=1 << 64)]
-Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 64)]
+Id = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
 Text = Annotated[str, msgspec.Meta(max_length=255)]
 """An address or a guid."""
 Direction = Annotated[int, msgspec.Meta(ge=-1, le=1)]
@@ -204,6 +204,8 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag=16, gc=False):
     hop: Count
     hi: Id
     direction: Direction
+    first: bool
+    """The nearest target in this direction: it reports the gap before itself too. [R8]"""
     map: MapRecord
     have: tuple[Have, ...]
     members: tuple[Contact, ...]
@@ -319,6 +321,36 @@ FromServer: TypeAlias = IdReply | Full | RenewOk | RenewNo
 ToServer: TypeAlias = RequestId | Renew | Release
 OfSeeds: TypeAlias = Hello | Members | Taken
 Message: TypeAlias = Addressed | NotMe | FromServer | ToServer | OfSeeds
+
+HEAD_BYTES = 48
+ROW_BYTES = 24
+CONTACT_BYTES = 24
+
+
+def nominal_bytes(message: Message) -> int:
+    """Return about how long the message is on the wire, without encoding it."""
+    if isinstance(message, Join):
+        several = len(message.members) * CONTACT_BYTES + len(message.have) * ROW_BYTES
+        return HEAD_BYTES + ROW_BYTES + message.map.size_bytes + several
+    if isinstance(message, JoinAck | Maps):
+        carried = sum(ROW_BYTES + each.map.size_bytes for each in message.maps or ())
+        if isinstance(message, Maps):
+            carried += sum(ROW_BYTES + sum(map(len, each.deltas)) for each in message.chains)
+        return HEAD_BYTES + carried
+    if isinstance(message, Update):
+        return HEAD_BYTES + ROW_BYTES + len(message.delta)
+    if isinstance(message, Heartbeat | Leave):
+        return HEAD_BYTES + ROW_BYTES
+    if isinstance(message, Sync):
+        return HEAD_BYTES + ROW_BYTES * len(message.rows)
+    if isinstance(message, SyncReply):
+        return HEAD_BYTES + ROW_BYTES * (len(message.rows) + len(message.want))
+    if isinstance(message, Pull):
+        return HEAD_BYTES + ROW_BYTES * len(message.have)
+    if isinstance(message, IdReply | RenewOk | Members):
+        return HEAD_BYTES + CONTACT_BYTES * len(message.members)
+    return HEAD_BYTES
+
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)

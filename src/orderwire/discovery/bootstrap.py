@@ -1,0 +1,235 @@
+"""The bootstrap server: issues ids and incarnations, keeps leases, and says who is there.
+
+[S002:3.1, FDP/1 R1 R2]
+"""
+
+from heapq import heappop, heappush
+
+import msgspec
+
+from orderwire.discovery.effects import Address, DiscoveryEffects, Post
+from orderwire.discovery.messages import (
+    Contact,
+    Full,
+    IdReply,
+    Message,
+    Release,
+    Renew,
+    RenewNo,
+    RenewOk,
+    RequestId,
+)
+from orderwire.discovery.ring import successor_rows
+from orderwire.discovery.settings import ID_SPACE_MAX, MEMBERS_MAX, BootstrapSettings
+from orderwire.kernel import NS_PER_MS, Instant, LocalProtocolError, RemoteProtocolError
+
+EPOCH_SHIFT = 32
+"""An incarnation is epoch · 2³² + counter."""
+
+
+class Holder(msgspec.Struct):
+    """Who has an id."""
+
+    guid: str
+    inc: int
+    addr: Address
+    until_ns: int
+
+
+class BootstrapServer:
+    """One domain's ids.  A core: `submit` takes nothing."""
+
+    def __init__(
+        self,
+        settings: BootstrapSettings,
+        now: Instant,
+        *,
+        epoch: int,
+        recovering: bool = False,
+        successors_only: bool = False,
+    ) -> None:
+        """`epoch` must grow with every start.
+
+        `recovering` says that an earlier server's table is lost; `successors_only` answers as
+        printed, with the successor list alone, which the simulator shows to be too little.
+        """
+        self.settings = settings
+        self._epoch = epoch
+        self._counter = 0
+        self._holders: dict[int, Holder] = {}
+        """In the order of issue."""
+        self._by_guid: dict[str, int] = {}
+        self._by_addr: dict[Address, int] = {}
+        self._freed: list[int] = []
+        self._issued = 0
+        self._bits = (settings.id_space - 1).bit_length()
+        self._successors_only = successors_only
+        self._silent_until = 0
+        if recovering:
+            wait_ns = settings.lease_ns if settings.recovery_ns is None else settings.recovery_ns
+            self._silent_until = now + wait_ns
+        self.requests = 0
+        self.renewals = 0
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the incarnations issued now."""
+        return self._epoch
+
+    def holders(self) -> dict[int, Holder]:
+        """Return who holds which id."""
+        return dict(self._holders)
+
+    def submit(self, command: object, now: Instant) -> DiscoveryEffects:
+        """Refuse: a server takes no commands, except that peers cannot be reached."""
+        if type(command).__name__ == "Unreachable":
+            return []
+        raise LocalProtocolError(f"a bootstrap server takes no {type(command).__name__}")
+
+    def receive(self, source: Address, message: Message, now: Instant) -> DiscoveryEffects:
+        """Take a request, a renewal or a release; answer to where it came from."""
+        self._free_overdue(now)
+        if isinstance(message, RequestId):
+            self.requests += 1
+            return [Post(source, self._request(message, now))]
+        if isinstance(message, Renew):
+            self.renewals += 1
+            return [Post(source, self._renew(message, now))]
+        if isinstance(message, Release):
+            holder = self._holders.get(message.id)
+            if holder is not None and (holder.guid, holder.inc) == (message.guid, message.inc):
+                self._free(message.id)
+            return []
+        raise RemoteProtocolError(f"{type(message).__name__} is not for a bootstrap server")
+
+    def wake(self, now: Instant) -> DiscoveryEffects:
+        """Nothing is due by itself: leases are looked at when somebody asks."""
+        return []
+
+    def next_deadline(self) -> Instant | None:
+        """Nothing is due by itself."""
+        return None
+
+    # -- ids --------------------------------------------------------------------------------
+
+    def _request(self, message: RequestId, now: Instant) -> IdReply | Full:
+        held = self._by_guid.get(message.guid)
+        if held is not None and message.lost_inc and self._holders[held].inc <= message.lost_inc:
+            self._free(held)
+            held = None
+        if held is not None:
+            self._move(held, message.addr, now)
+        else:
+            if now < self._silent_until:
+                return Full(message.guid, self._ms_until(self._silent_until, now), True)
+            past = self._by_addr.get(message.addr)
+            if past is not None:  # One address is one participant: the earlier process is gone.
+                self._free(past)
+            held = self._draw(message.wish)
+            if held is None:
+                return Full(message.guid, self._ms_until(self._first_lease_end(now), now))
+            self._counter += 1
+            inc = max(self._epoch << EPOCH_SHIFT | self._counter, message.lost_inc + 1)
+            self._hold(held, Holder(message.guid, inc, message.addr, 0), now)
+        return IdReply(
+            message.guid,
+            held,
+            self._holders[held].inc,
+            self.settings.id_space % ID_SPACE_MAX,
+            self._members(held),
+        )
+
+    def _members(self, held: int) -> tuple[Contact, ...]:
+        listed = self._holders
+        if self._successors_only:
+            size = self.settings.id_space
+            rows = successor_rows(sorted(self._holders), held, size)
+            listed = {each: self._holders[each] for each in rows}
+        return tuple(
+            Contact(identity, holder.addr, holder.inc)
+            for identity, holder in listed.items()
+            if identity != held
+        )
+
+    def _draw(self, wish: int | None) -> int | None:
+        """Return a free id: the one wished for, or the next in bit-reversed order."""
+        size = self.settings.id_space
+        if len(self._holders) >= min(size, MEMBERS_MAX):
+            return None
+        if wish is not None and wish < size and wish not in self._holders:
+            return wish
+        while self._freed:
+            identity = self._reversed(heappop(self._freed))
+            if identity not in self._holders:
+                return identity
+        while self._issued < 1 << self._bits:
+            identity = self._reversed(self._issued)
+            self._issued += 1
+            if identity < size and identity not in self._holders:
+                return identity
+        return None
+
+    def _reversed(self, place: int) -> int:
+        return int(format(place, f"0{self._bits}b")[::-1], 2) if self._bits else 0
+
+    def _hold(self, identity: int, holder: Holder, now: Instant) -> None:
+        holder.until_ns = now + self.settings.lease_ns
+        self._holders[identity] = holder
+        self._by_guid[holder.guid] = identity
+        self._by_addr[holder.addr] = identity
+
+    def _move(self, identity: int, addr: Address, now: Instant) -> None:
+        holder = self._holders[identity]
+        if self._by_addr.get(holder.addr) == identity:
+            del self._by_addr[holder.addr]
+        holder.addr = addr
+        holder.until_ns = now + self.settings.lease_ns
+        self._by_addr[addr] = identity
+
+    def _free(self, identity: int) -> None:
+        holder = self._holders.pop(identity)
+        if self._by_guid.get(holder.guid) == identity:
+            del self._by_guid[holder.guid]
+        if self._by_addr.get(holder.addr) == identity:
+            del self._by_addr[holder.addr]
+        heappush(self._freed, self._reversed(identity))
+
+    def _free_overdue(self, now: Instant) -> None:
+        overdue = [each for each, holder in self._holders.items() if holder.until_ns < now]
+        for identity in overdue:
+            self._free(identity)
+
+    def _first_lease_end(self, now: Instant) -> int:
+        return min((each.until_ns for each in self._holders.values()), default=now)
+
+    @staticmethod
+    def _ms_until(due_ns: int, now: Instant) -> int:
+        return max(1, -(-(due_ns - now) // NS_PER_MS))
+
+    # -- leases -----------------------------------------------------------------------------
+
+    def _renew(self, message: Renew, now: Instant) -> RenewOk | RenewNo:
+        if message.id >= self.settings.id_space:
+            return RenewNo(message.id, message.inc)
+        if message.inc >> EPOCH_SHIFT >= self._epoch and not self._issued_here(message.inc):
+            self._epoch = (message.inc >> EPOCH_SHIFT) + 1
+            self._counter = 0
+        holder = self._holders.get(message.id)
+        if holder is not None and holder.guid != message.guid:
+            if holder.inc > message.inc:
+                return RenewNo(message.id, message.inc)
+            self._free(message.id)
+            holder = None
+        if holder is None:
+            other = self._by_guid.get(message.guid)
+            if other is not None:  # It has been given another id since.
+                return RenewNo(message.id, message.inc)
+            if len(self._holders) >= MEMBERS_MAX:
+                return RenewNo(message.id, message.inc)
+            self._hold(message.id, Holder(message.guid, message.inc, message.addr, 0), now)
+        else:
+            self._move(message.id, message.addr, now)
+        return RenewOk(message.id, message.inc, self._members(message.id))
+
+    def _issued_here(self, inc: int) -> bool:
+        return inc >> EPOCH_SHIFT == self._epoch and inc & 0xFFFFFFFF <= self._counter

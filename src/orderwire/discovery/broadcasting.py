@@ -1,0 +1,241 @@
+"""DHT broadcast: who gets which range, acknowledgements per hop, and rerouting.  [FDP/1 R3–R10 R14]"""
+
+import msgspec
+
+from orderwire.discovery.effects import DiscoveryEffects, Post
+from orderwire.discovery.messages import (
+    Broadcast,
+    Contact,
+    Heartbeat,
+    Join,
+    Leave,
+    Row,
+    Update,
+    nominal_bytes,
+)
+from orderwire.discovery.ring import (
+    UP,
+    Hop,
+    between,
+    count_between,
+    distance,
+    own_targets,
+    targets,
+    within,
+)
+from orderwire.discovery.roster import Roster
+from orderwire.discovery.settings import DUPLICATES_MAX, DiscoverySettings
+from orderwire.discovery.timers import Timers
+from orderwire.kernel import NS_PER_S, Instant, probe
+
+RECENT_MAX = 4_096
+"""Copies without acknowledgement that can still be rerouted."""
+RATE_SAMPLE_NS = 50_000_000
+"""An acknowledgement that took less says more of the delay than of the rate."""
+
+Key = tuple[int, int, int, int, int]
+"""Source id, its incarnation, its sequence number, direction, target."""
+
+
+class _Pending(msgspec.Struct):
+    """One copy whose acknowledgement is outstanding."""
+
+    message: Join | Leave
+    sends: int
+    sent_ns: int
+    cost_bytes: int
+
+
+class Broadcasts:
+    """What one participant has sent and relayed."""
+
+    def __init__(self, settings: DiscoverySettings, roster: Roster, timers: Timers) -> None:
+        self._settings = settings
+        self._mechanisms = settings.mechanisms
+        self._roster = roster
+        self._timers = timers
+        self._seen: dict[tuple[int, int, int, int], int] = {}
+        """How far each broadcast has been relayed already, as the distance it reaches."""
+        self.pending: dict[Key, _Pending] = {}
+        self._outstanding_bytes = 0
+        self._rate = settings.rate_bytes_per_s
+        self._recent: dict[Key, tuple[int, Update]] = {}
+        self.muted = False
+        """Relays nothing; scenarios break a relay by it."""
+
+    # -- sending ----------------------------------------------------------------------------
+
+    def own(self, message: Broadcast, now: Instant) -> DiscoveryEffects:
+        """Send one's own broadcast: copies with hop 1.  `to`, `hi` and the rest are filled in."""
+        roster = self._roster
+        assert roster.me is not None, "a participant without an id sends no broadcast"
+        limit = self._settings.both_ways_bytes_max
+        both_ways = limit < 0 or nominal_bytes(message) <= limit
+        hops = own_targets(
+            roster.ring,
+            roster.me,
+            roster.id_space,
+            both_ways=both_ways,
+            policy=self._settings.policy,
+        )
+        return self._copies(message, hops, 1, now)
+
+    def relay(self, message: Broadcast, now: Instant) -> DiscoveryEffects:
+        """Send on what has come, unless this range has been served. [R10]"""
+        roster = self._roster
+        assert roster.me is not None
+        if self.muted:
+            return []
+        row, direction = message.row, message.direction
+        key = (row.id, row.inc, message.seq, direction)
+        reach = distance(roster.me, message.hi, roster.id_space, direction)
+        if self._seen.get(key, -1) >= reach:
+            probe("fdp: duplicate")
+            return []
+        self._seen.pop(key, None)
+        self._seen[key] = reach
+        if len(self._seen) > DUPLICATES_MAX:
+            del self._seen[next(iter(self._seen))]
+        hops = targets(
+            roster.ring,
+            roster.me,
+            message.hi,
+            roster.id_space,
+            direction,
+            self._settings.policy,
+        )
+        hops = [hop for hop in hops if hop.to != row.id]
+        return self._copies(message, hops, message.hop + 1, now)
+
+    def _copies(
+        self, message: Broadcast, hops: list[Hop], depth: int, now: Instant
+    ) -> DiscoveryEffects:
+        effects: DiscoveryEffects = []
+        me = self._roster.me
+        first: dict[int, int] = {hop.direction: hop.to for hop in hops} if depth == 1 else {}
+        for to, hi, direction in hops:
+            copy = msgspec.structs.replace(
+                message, to=to, frm=me, hop=depth, hi=hi, direction=direction
+            )
+            if isinstance(copy, Join):
+                copy = msgspec.structs.replace(
+                    copy,
+                    first=self._mechanisms.members and first.get(direction) == to,
+                    members=self._members(to, hi, direction),
+                )
+            effects += self._send(copy, now)
+        return effects
+
+    def _members(self, to: int, hi: int, direction: int) -> tuple[Contact, ...]:
+        """All that are known in the range behind its target. [R6]"""
+        if not self._mechanisms.members:
+            return ()
+        roster = self._roster
+        found = []
+        for each in between(roster.ring, to, hi, roster.id_space, direction):
+            contact = roster.contacts.get(each)
+            if contact is None:
+                entry = roster.entries[each]
+                contact = Contact(each, entry.addr, entry.inc)
+            found.append(contact)
+        return tuple(found)
+
+    def _send(self, copy: Broadcast, now: Instant, sends: int = 1) -> DiscoveryEffects:
+        addr = self._roster.address_of(copy.to)
+        assert addr is not None, f"target {copy.to} has no address"
+        row = copy.row
+        key = (row.id, row.inc, copy.seq, copy.direction, copy.to)
+        if isinstance(copy, Join | Leave):
+            cost = self._cost(copy)
+            self._outstanding_bytes += cost
+            self.pending[key] = _Pending(copy, sends, now, cost)
+            if self._mechanisms.arq:
+                patience = 2 * self._outstanding_bytes * NS_PER_S // self._rate
+                self._timers.set(key, Instant(now + self._settings.ack_ns + patience))
+        elif isinstance(copy, Update) and self._mechanisms.reroute:
+            self._recent.pop(key, None)
+            self._recent[key] = (now, copy)
+            if len(self._recent) > RECENT_MAX:
+                del self._recent[next(iter(self._recent))]
+        return [Post(addr, copy)]
+
+    def _cost(self, copy: Join | Leave) -> int:
+        """Bytes until the acknowledgement is here: this copy, and MAPs like it in return."""
+        size = nominal_bytes(copy)
+        if isinstance(copy, Join) and copy.hop == 1:
+            size += copy.map.size_bytes * (1 + len(copy.members))
+        return size
+
+    # -- acknowledgements -------------------------------------------------------------------
+
+    def acknowledged(self, key: Key, ack_bytes: int, now: Instant) -> None:
+        """Take the answer to one copy."""
+        pending = self.pending.get(key)
+        if pending is None:
+            return
+        took_ns = now - pending.sent_ns
+        if took_ns >= RATE_SAMPLE_NS:
+            measured = (nominal_bytes(pending.message) + ack_bytes) * NS_PER_S // took_ns
+            self._rate = max(1, (3 * self._rate + measured) // 4)
+        self._forget(key)
+
+    def _forget(self, key: Key) -> _Pending:
+        pending = self.pending.pop(key)
+        self._outstanding_bytes -= pending.cost_bytes
+        self._timers.cancel(key)
+        return pending
+
+    def overdue(self, key: Key, now: Instant) -> DiscoveryEffects:
+        """Send again what is not acknowledged, or give up on its target. [R14]"""
+        pending = self._forget(key)
+        if pending.sends < self._settings.sends_max and not self._roster.suspected(key[4]):
+            probe("fdp: sent again")
+            return self._send(pending.message, now, pending.sends + 1)
+        return self.fail(key[4], now) + self._reroute(pending.message, now)
+
+    # -- rerouting --------------------------------------------------------------------------
+
+    def fail(self, identity: int, now: Instant) -> DiscoveryEffects:
+        """Suspect this id and give what it was to serve to others. [R14]"""
+        self._roster.suspect(identity)
+        effects: DiscoveryEffects = []
+        for key in [each for each in self.pending if each[4] == identity]:
+            effects += self._reroute(self._forget(key).message, now)
+        since = now - self._settings.ack_ns
+        for key in [each for each in self._recent if each[4] == identity]:
+            sent_ns, update = self._recent.pop(key)
+            if sent_ns >= since:
+                effects += self._reroute(update, now)
+        return effects
+
+    def _reroute(self, copy: Broadcast, now: Instant) -> DiscoveryEffects:
+        """Give the range behind a silent target to the next known member in it."""
+        roster = self._roster
+        if not self._mechanisms.reroute or roster.me is None:
+            return []
+        if not count_between(roster.ring, copy.to, copy.hi, copy.direction):
+            return []
+        nearest = next(between(roster.ring, copy.to, copy.hi, roster.id_space, copy.direction))
+        if not within(nearest, copy.to, copy.hi, roster.id_space, copy.direction):
+            return []
+        probe("fdp: rerouted")
+        return self._send(msgspec.structs.replace(copy, to=nearest, frm=roster.me), now)
+
+    def owns_pending_join(self) -> bool:
+        """Whether answers to one's own JOIN are outstanding. [R9]"""
+        me, inc = self._roster.me, self._roster.inc
+        return any(
+            key[0] == me and key[1] == inc and isinstance(each.message, Join)
+            for key, each in self.pending.items()
+        )
+
+    def drop_all(self) -> None:
+        """Forget what is outstanding: the id it was sent under is lost."""
+        for key in list(self.pending):
+            self._forget(key)
+        self._recent.clear()
+
+
+def heartbeat(row: Row, seq: int) -> Heartbeat:
+    """Return a heartbeat to be addressed."""
+    return Heartbeat(0, 0, row, seq, 1, 0, UP)

@@ -1,0 +1,358 @@
+"""What one participant knows of all others: entries, contacts and suspects, and how they merge.
+
+Entries form a join-semilattice ordered by (incarnation, LEFT, heartbeat and version), so merging is
+commutative, associative and idempotent, and every copy ends equal to its owner's last value.
+[FDP/1 R11, P2]
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from enum import Enum
+
+from orderwire.discovery.effects import Address
+from orderwire.discovery.messages import Contact, Have, MapRecord, Row, Status
+from orderwire.discovery.settings import MEMBERS_MAX, SMALL_ID_SPACE, DiscoverySettings
+from orderwire.kernel import NS_PER_MS, Instant
+
+RECORD_LIFE_FAILS = 4
+"""A record without evidence is forgotten after this many fail times, in a large id space."""
+
+
+class Merge(Enum):
+    """What a header changed."""
+
+    NOTHING = "nothing"
+    EVIDENCE = "evidence"
+    """The participant lives, and nothing else is new."""
+    NEWS = "news"
+    LOST_ID = "lost id"
+    """One's own id belongs to a newer incarnation. [R11.1]"""
+
+
+class Entry:
+    """One participant, as far as known.  Times are of the local clock."""
+
+    __slots__ = ("addr", "fresh", "hb", "id", "inc", "map", "status", "ver")
+
+    def __init__(self, row: Row, fresh: int, status: Status) -> None:
+        self.id = row.id
+        self.inc = row.inc
+        self.ver = row.ver
+        """Newest version known to exist."""
+        self.hb = row.hb
+        self.addr = row.addr
+        self.map: MapRecord | None = None
+        self.fresh = fresh
+        """When the newest evidence was made: its arrival minus its age."""
+        self.status = status
+
+    @property
+    def lacks_map(self) -> bool:
+        """Whether its MAP is not held, or an old one."""
+        return self.map is None or self.map.ver < self.ver
+
+
+class Roster:
+    """The table of one participant.  `ring` lists the ids that it sends to, ascending."""
+
+    def __init__(self, settings: DiscoverySettings, address: Address) -> None:
+        self._settings = settings
+        self._mechanisms = settings.mechanisms
+        self._address = address
+        self.me: int | None = None
+        self.inc = 0
+        self.id_space = 1
+        self.entries: dict[int, Entry] = {}
+        self.contacts: dict[int, Contact] = {}
+        self._contact_since: dict[int, int] = {}
+        self._suspects: dict[int, int] = {}
+        """Heartbeat counter at which each was suspected."""
+        self._by_addr: dict[Address, int] = {}
+        """Whose address it is, of LIVE entries and contacts."""
+        self.ring: list[int] = []
+        self.ended: list[tuple[int, int, Status]] = []
+        """(id, inc, why) that ceased to be LIVE, until the node takes note."""
+        self.refused = 0
+        """Participants beyond the limit."""
+
+    # -- one's own id -----------------------------------------------------------------------
+
+    def adopt(self, identity: int, inc: int, id_space: int) -> None:
+        """Be this incarnation from now on; earlier ones of the id or the address have ended."""
+        self.me, self.inc, self.id_space = identity, inc, id_space
+        self.drop_contact(identity)
+        past = self.entries.pop(identity, None)
+        if past is not None:
+            self._end(past, Status.EXPIRED)
+        if self._mechanisms.versions:
+            holder = self._by_addr.get(self._address)
+            if holder is not None:
+                self.drop_contact(holder)
+                entry = self.entries.get(holder)
+                if entry is not None and entry.status is Status.LIVE:
+                    self._end(entry, Status.EXPIRED)
+
+    def lose(self) -> None:
+        """Have no id until another is adopted."""
+        self.me = None
+
+    # -- what others say --------------------------------------------------------------------
+
+    def merge(self, row: Row, now: Instant) -> Merge:
+        """Take a header. [R11]"""
+        if row.id == self.me:
+            newer = row.inc > self.inc and self._mechanisms.versions
+            return Merge.LOST_ID if newer else Merge.NOTHING
+        age_ns = row.age_ms * NS_PER_MS if self._mechanisms.ages else 0
+        entry = self.entries.get(row.id)
+        if entry is None or row.inc > entry.inc or not self._mechanisms.versions:
+            return self._replace(entry, row, now, age_ns)
+        if row.inc < entry.inc or entry.status is Status.LEFT:
+            return Merge.NOTHING
+        if row.status is Status.LEFT:
+            entry.hb, entry.ver = max(entry.hb, row.hb), max(entry.ver, row.ver)
+            self._end(entry, Status.LEFT)
+            return Merge.NEWS
+        change = Merge.NOTHING
+        if row.ver > entry.ver:
+            entry.ver = row.ver
+            change = Merge.NEWS
+        if row.hb > entry.hb:
+            entry.hb = row.hb
+            entry.fresh = now - age_ns
+            if change is Merge.NOTHING:
+                change = Merge.EVIDENCE
+            revived = entry.status is Status.EXPIRED and not self._too_old(age_ns)
+            if revived and self._claim(entry.addr, entry.id, entry.inc):
+                entry.status = Status.LIVE
+                change = Merge.NEWS
+            self._suspects.pop(entry.id, None)
+            self._relink(entry.id)
+        return change
+
+    def _replace(self, old: Entry | None, row: Row, now: Instant, age_ns: int) -> Merge:
+        contact = self.contacts.get(row.id)
+        if contact is not None and contact.inc > row.inc and self._mechanisms.versions:
+            return Merge.NOTHING
+        if old is None:
+            if self._forgettable(age_ns):
+                return Merge.NOTHING
+            if len(self.entries) >= MEMBERS_MAX:
+                self.refused += 1
+                return Merge.NOTHING
+        elif old.status is Status.LIVE and self._mechanisms.versions:
+            self._end(old, Status.EXPIRED)
+        held = None if old is None or self._mechanisms.versions else old.map
+        self.drop_contact(row.id)
+        self._suspects.pop(row.id, None)
+        status = Status.LIVE
+        if row.status is Status.LEFT:
+            status = Status.LEFT
+        elif self._too_old(age_ns) or not self._claim(row.addr, row.id, row.inc):
+            status = Status.EXPIRED
+        entry = Entry(row, now - age_ns, status)
+        if status is Status.LIVE:
+            entry.map = held
+        self.entries[row.id] = entry
+        self._relink(row.id)
+        return Merge.NEWS
+
+    def _claim(self, addr: Address, identity: int, inc: int) -> bool:
+        """Give the address to this incarnation unless a newer one has it. [R11.2]"""
+        if not self._mechanisms.versions:
+            return True
+        if addr == self._address:
+            return False
+        holder = self._by_addr.get(addr)
+        if holder is not None and holder != identity:
+            entry = self.entries.get(holder)
+            if entry is not None and entry.status is Status.LIVE and entry.addr == addr:
+                if entry.inc > inc:
+                    return False
+                self._end(entry, Status.EXPIRED)
+            contact = self.contacts.get(holder)
+            if contact is not None and contact.addr == addr:
+                if contact.inc > inc:
+                    return False
+                self.drop_contact(holder)
+        self._by_addr[addr] = identity
+        return True
+
+    def learn_contact(self, contact: Contact, now: Instant) -> Merge:
+        """Take note of a participant whose MAP has not been seen."""
+        if contact.id == self.me:
+            newer = contact.inc > self.inc and self._mechanisms.versions
+            return Merge.LOST_ID if newer else Merge.NOTHING
+        entry = self.entries.get(contact.id)
+        if entry is not None and (entry.inc >= contact.inc or not self._mechanisms.versions):
+            return Merge.NOTHING
+        known = self.contacts.get(contact.id)
+        if known is not None and known.inc >= contact.inc:
+            return Merge.NOTHING
+        if len(self.contacts) >= MEMBERS_MAX:
+            self.refused += 1
+            return Merge.NOTHING
+        if not self._claim(contact.addr, contact.id, contact.inc):
+            return Merge.NOTHING
+        if entry is not None and entry.status is Status.LIVE:
+            self._end(entry, Status.EXPIRED)
+        self.contacts[contact.id] = contact
+        self._contact_since[contact.id] = now
+        self._suspects.pop(contact.id, None)
+        self._by_addr[contact.addr] = contact.id
+        self._relink(contact.id)
+        return Merge.NEWS
+
+    def put_map(self, row: Row, record: MapRecord) -> bool:
+        """Store a MAP if it is newer than the one held; its header has been merged. [R11.5]"""
+        entry = self.entries.get(row.id)
+        if entry is None or entry.status is not Status.LIVE:
+            return False
+        if self._mechanisms.versions:
+            if entry.inc != row.inc or (entry.map is not None and entry.map.ver >= record.ver):
+                return False
+            entry.ver = max(entry.ver, record.ver)
+        entry.map = record
+        return True
+
+    # -- doubt and end ----------------------------------------------------------------------
+
+    def suspect(self, identity: int) -> bool:
+        """Send nothing more to this id until there is new evidence. [R14]"""
+        if identity in self._suspects or identity == self.me:
+            return False
+        entry = self.entries.get(identity)
+        if entry is None and identity not in self.contacts:
+            return False
+        self._suspects[identity] = 0 if entry is None else entry.hb
+        self._relink(identity)
+        return True
+
+    def heard(self, identity: int, source: Address) -> None:
+        """Clear suspicion: a message came from it directly. [R14]"""
+        if identity in self._suspects and self.address_of(identity) == source:
+            del self._suspects[identity]
+            self._relink(identity)
+
+    def suspected(self, identity: int) -> bool:
+        """Whether nothing is sent to this id."""
+        return identity in self._suspects
+
+    def expire(self, now: Instant) -> None:
+        """End entries without evidence, forget old records and silent contacts. [R13]"""
+        settings = self._settings
+        forgotten = []
+        for entry in self.entries.values():
+            if entry.status is Status.LIVE:
+                if now - entry.fresh > settings.fail_ns:
+                    self._end(entry, Status.EXPIRED)
+            elif self._forgettable(now - entry.fresh):
+                forgotten.append(entry.id)
+        for identity in forgotten:
+            del self.entries[identity]
+        for identity, since in list(self._contact_since.items()):
+            if now - since > settings.fail_ns:
+                self.drop_contact(identity)
+
+    def drop_contact(self, identity: int) -> None:
+        """Forget a contact, if it is one."""
+        contact = self.contacts.pop(identity, None)
+        if contact is not None:
+            del self._contact_since[identity]
+            if self._by_addr.get(contact.addr) == identity:
+                del self._by_addr[contact.addr]
+            self._suspects.pop(identity, None)
+            self._relink(identity)
+
+    def _end(self, entry: Entry, status: Status) -> None:
+        if entry.status is Status.LIVE:
+            self.ended.append((entry.id, entry.inc, status))
+        entry.status = status
+        entry.map = None
+        if self._by_addr.get(entry.addr) == entry.id and entry.id not in self.contacts:
+            del self._by_addr[entry.addr]
+        self._relink(entry.id)
+
+    def _too_old(self, age_ns: int) -> bool:
+        return self._mechanisms.detect and age_ns > self._settings.fail_ns
+
+    def _forgettable(self, age_ns: int) -> bool:
+        """Whether evidence of this age need not be kept; what is refused then stays refused."""
+        if self.id_space <= SMALL_ID_SPACE or not self._mechanisms.detect:
+            return False
+        return age_ns > RECORD_LIFE_FAILS * self._settings.fail_ns
+
+    # -- what the node reads ----------------------------------------------------------------
+
+    def address_of(self, identity: int) -> Address | None:
+        """Where it listens, its newest incarnation."""
+        contact = self.contacts.get(identity)
+        if contact is not None:
+            return contact.addr
+        entry = self.entries.get(identity)
+        return None if entry is None else entry.addr
+
+    def holder(self, addr: Address) -> int | None:
+        """Whose address it is."""
+        return self._by_addr.get(addr)
+
+    def holds_other(self, identity: int, addr: Address) -> bool:
+        """Whether a participant that listens elsewhere has this id, as far as known."""
+        entry = self.entries.get(identity)
+        if entry is not None and entry.status is Status.LIVE and entry.addr != addr:
+            return True
+        contact = self.contacts.get(identity)
+        return contact is not None and contact.addr != addr
+
+    def all_contacts(self) -> Iterator[Contact]:
+        """Yield everybody that is sent to, and who is suspected."""
+        yield from self.contacts.values()
+        for entry in self.entries.values():
+            if entry.status is Status.LIVE:
+                yield Contact(entry.id, entry.addr, entry.inc)
+
+    def live(self) -> Iterator[Entry]:
+        """Yield the participants that are there, with a MAP each."""
+        for entry in self.entries.values():
+            if entry.status is Status.LIVE and entry.map is not None:
+                yield entry
+
+    def expired(self) -> list[Entry]:
+        """Return the records of participants that have expired."""
+        return [each for each in self.entries.values() if each.status is Status.EXPIRED]
+
+    def row_of(self, entry: Entry, now: Instant) -> Row:
+        """Return its header as evidence for others."""
+        age_ms = -(-(now - entry.fresh) // NS_PER_MS) if self._mechanisms.ages else 0
+        return Row(
+            entry.id,
+            entry.inc,
+            entry.ver,
+            entry.hb,
+            max(0, age_ms),
+            entry.addr,
+            entry.status,
+            entry.map is not None and entry.map.ver == entry.ver,
+        )
+
+    def holdings(self) -> tuple[Have, ...]:
+        """Return which MAPs are held."""
+        return tuple(
+            Have(each.id, each.inc, each.map.ver)
+            for each in self.entries.values()
+            if each.map is not None
+        )
+
+    def _relink(self, identity: int) -> None:
+        """Put the id into the ring, or take it out, as it should be."""
+        entry = self.entries.get(identity)
+        usable = (
+            identity in self.contacts or (entry is not None and entry.status is Status.LIVE)
+        ) and identity not in self._suspects
+        ring = self.ring
+        at = bisect_left(ring, identity)
+        listed = at < len(ring) and ring[at] == identity
+        if usable and not listed:
+            insort(ring, identity)
+        elif listed and not usable:
+            del ring[at]

@@ -1,0 +1,352 @@
+"""Participants of a discovery domain and their bootstrap server, in simulated time.
+
+Every process listens at an address.  Messages between two processes keep their order.  A process
+that crashes resets its connections, unless it does so silently; one that restarts at the same
+address loses what was on its way.
+"""
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, Protocol, TypeAlias
+
+import msgspec
+
+from orderwire.discovery.bootstrap import BootstrapServer
+from orderwire.discovery.commands import (
+    Change,
+    Command,
+    End,
+    Gone,
+    Start,
+    Unreachable,
+)
+from orderwire.discovery.effects import Address, DiscoveryEffects, Post
+from orderwire.discovery.entrance import Entrance, SeedEntrance, ServerEntrance
+from orderwire.discovery.fdp import FdpNode
+from orderwire.discovery.messages import Message
+from orderwire.discovery.settings import BootstrapSettings, DiscoverySettings
+from orderwire.kernel import Indicate, Instant, stream
+from orderwire.sim.world import ARRIVAL, COMMAND, FAULT, TIMER, World
+
+SERVER: Address = "server"
+NEVER = 1 << 63
+
+
+class Posted(msgspec.Struct, frozen=True, gc=False):
+    """One message that left."""
+
+    time_ns: int
+    source: Address
+    to: Address
+    message: Message
+
+
+class DiscoveryCore(Protocol):
+    """A participant or a server."""
+
+    def submit(self, command: Any, now: Instant) -> DiscoveryEffects:
+        """Take a command."""
+        ...
+
+    def receive(self, source: Address, message: Any, now: Instant) -> DiscoveryEffects:
+        """Take a message."""
+        ...
+
+    def wake(self, now: Instant) -> DiscoveryEffects:
+        """Act on what is due."""
+        ...
+
+    def next_deadline(self) -> Instant | None:
+        """When `wake` is due."""
+        ...
+
+
+Arrive: TypeAlias = Callable[[Address, Address, int, Message], None]
+
+
+class Channel(Protocol):
+    """What carries messages."""
+
+    def send(self, source: Address, to: Address, message: Message) -> None:
+        """Let a message leave now."""
+        ...
+
+
+class Faults(msgspec.Struct, kw_only=True):
+    """What the channel does beside delaying."""
+
+    loss_ratio: float = 0.0
+    """A message vanishes and nobody is told."""
+    dropped: frozenset[int] = frozenset()
+    """Indices of messages that vanish, counted from 0."""
+
+
+class Process:
+    """One process at one address, one life."""
+
+    def __init__(self, address: Address, core: DiscoveryCore, life: int) -> None:
+        self.address = address
+        self.core = core
+        self.life = life
+        self.armed = NEVER
+        self.gone_ns: int | None = None
+
+
+class DiscoveryWorld:
+    """A domain.  `say` is told every indication: time, address, indication."""
+
+    def __init__(
+        self,
+        settings: DiscoverySettings,
+        bootstrap: BootstrapSettings,
+        seed: int | str,
+        delay_ns: Callable[[Address, Address], int],
+        *,
+        faults: Faults | None = None,
+        literal: bool = False,
+        record: bool = False,
+        world: World | None = None,
+        channel: Channel | None = None,
+    ) -> None:
+        self.world = world if world is not None else World()
+        self.settings = settings
+        self._bootstrap = bootstrap
+        self._seed = seed
+        self._chance = stream(seed, "discovery/channel")
+        self._delay_ns = delay_ns
+        self._faults = faults if faults is not None else Faults()
+        self._literal = literal
+        self._channel = channel
+        self.processes: dict[Address, Process] = {}
+        self.lives: dict[Address, int] = {}
+        self.seeds: tuple[Address, ...] = ()
+        self._last_ns: dict[tuple[Address, Address], int] = {}
+        self._side: dict[Address, int] = {}
+        self._silent: set[Address] = set()
+        self._epoch = 0
+        self.sent = 0
+        self.posted: list[Posted] = []
+        self._record = record
+        self.listeners: list[Callable[[int, Address, Any], None]] = []
+
+    # -- processes --------------------------------------------------------------------------
+
+    def server_up(self, *, lost: bool = False) -> None:
+        """Start the server; `lost` says that it has forgotten its table."""
+        process = self.processes.get(SERVER)
+        if process is not None:
+            self._silent.discard(SERVER)
+            if not lost:
+                return
+        self._epoch += 1
+        server = BootstrapServer(
+            self._bootstrap,
+            self.world.now_ns,
+            epoch=self._epoch,
+            recovering=lost,
+            successors_only=self._literal,
+        )
+        self._begin(SERVER, server)
+
+    def server_down(self) -> None:
+        """Cut the server off; it keeps its table."""
+        self._silent.add(SERVER)
+
+    def start(
+        self,
+        address: Address,
+        map_bytes: bytes,
+        *,
+        wish: int | None = None,
+        node: Callable[..., FdpNode] = FdpNode,
+    ) -> FdpNode:
+        """Start a participant at this address, or a new one after a crash."""
+        life = self.lives.get(address, 0)
+        guid = f"{address}#{life}"
+        chance = stream(self._seed, f"discovery/{guid}")
+        core = node(address, self._entrance(address, guid, wish, chance), self.settings, chance)
+        process = self._begin(address, core)
+        self._apply(process, core.submit(Start(map=map_bytes), self.world.now_ns))
+        return core
+
+    def _entrance(self, address: Address, guid: str, wish: int | None, chance: Random) -> Entrance:
+        if self.seeds:
+            started_ms = 1_000_000 + self.world.now_ns // 1_000_000
+            return SeedEntrance(
+                guid,
+                address,
+                self.seeds,
+                self.settings,
+                chance,
+                started_ms=started_ms,
+                id_space=self._bootstrap.id_space,
+            )
+        return ServerEntrance(guid, address, SERVER, self.settings, wish=wish)
+
+    def _begin(self, address: Address, core: DiscoveryCore) -> Process:
+        life = self.lives.get(address, 0)
+        self.lives[address] = life + 1
+        process = self.processes[address] = Process(address, core, life)
+        self._silent.discard(address)
+        return process
+
+    def crash(self, address: Address, *, silent: bool = False) -> None:
+        """Stop a process; its peers see a reset unless it is silent."""
+        process = self.processes.pop(address)
+        process.armed = NEVER
+        if silent:
+            self._silent.add(address)
+            return
+        for other in self.processes.values():
+            if other.address != SERVER:
+                self._tell_unreachable(other, address)
+
+    def command(self, address: Address, command: Command) -> None:
+        """Give a participant a command."""
+        process = self.processes[address]
+        self._apply(process, process.core.submit(command, self.world.now_ns))
+
+    def change(self, address: Address, map_bytes: bytes, *, collect: bool = False) -> None:
+        """Change a participant's MAP."""
+        self.command(address, Change(map=map_bytes, collect=collect))
+
+    def leave(self, address: Address) -> None:
+        """Let a participant leave."""
+        self.command(address, End())
+
+    def partition(self, group: set[Address]) -> None:
+        """Cut the group off from the rest; the server is reached by both."""
+        self._side = dict.fromkeys(group, 1)
+
+    def heal(self) -> None:
+        """End the partition."""
+        self._side = {}
+
+    def at(self, time_ns: int, act: Callable[[], None]) -> None:
+        """Do this at that time."""
+        self.world.at(time_ns, FAULT, lambda _first, _second: act())
+
+    def run(self, until_ns: int) -> None:
+        """Let time pass up to there."""
+        self.world.run(until_ns)
+
+    # -- messages ---------------------------------------------------------------------------
+
+    def _send(self, source: Process, to: Address, message: Message) -> None:
+        now = self.world.now_ns
+        index = self.sent
+        self.sent += 1
+        if self._record:
+            self.posted.append(Posted(now, source.address, to, message))
+        if self._channel is not None:
+            self._channel.send(source.address, to, message)
+            return
+        faults = self._faults
+        cut = (
+            self._side.get(source.address, 0) != self._side.get(to, 0)
+            and to != SERVER
+            and source.address != SERVER
+        )
+        lost = index in faults.dropped or (
+            faults.loss_ratio and self._chance.random() < faults.loss_ratio
+        )
+        if cut or lost or to in self._silent:
+            return
+        pair = (source.address, to)
+        arrival_ns = max(now + self._delay_ns(*pair), self._last_ns.get(pair, 0))
+        self._last_ns[pair] = arrival_ns
+        life = self.lives.get(to, 0) - 1 if to in self.processes else -1
+        self.world.at(arrival_ns, ARRIVAL, self._arrive, (source, to, life), message)
+
+    def _arrive(self, ends: tuple[Process, Address, int], message: Message) -> None:
+        source, to, life = ends
+        process = self.processes.get(to)
+        if process is None or process.life != life:
+            if to not in self._silent and self.processes.get(source.address) is source:
+                self._tell_unreachable(source, to)
+            return
+        self.deliver(source.address, process, message)
+
+    def deliver(self, source: Address, process: Process, message: Message) -> None:
+        """Hand a message to a process."""
+        self._apply(process, process.core.receive(source, message, self.world.now_ns))
+
+    def _tell_unreachable(self, process: Process, address: Address) -> None:
+        delay_ns = self._delay_ns(address, process.address)
+        when = self.world.now_ns + delay_ns
+        self.world.at(when, ARRIVAL, self._unreachable, process, address)
+
+    def _unreachable(self, process: Process, address: Address) -> None:
+        if self.processes.get(process.address) is process:
+            command = Unreachable(address=address)
+            self._apply(process, process.core.submit(command, self.world.now_ns))
+
+    def _apply(self, process: Process, effects: DiscoveryEffects) -> None:
+        for effect in effects:
+            if isinstance(effect, Post):
+                self._send(process, effect.to, effect.message)
+            else:
+                assert isinstance(effect, Indicate)
+                self._tell(process, effect.indication)
+        due = process.core.next_deadline()
+        if due is not None and due < process.armed:
+            process.armed = due
+            when = max(due, self.world.now_ns)
+            self.world.at(when, TIMER, self._fire, process, due)
+
+    def _fire(self, process: Process, due: int) -> None:
+        if process.armed != due or self.processes.get(process.address) is not process:
+            return
+        process.armed = NEVER
+        self._apply(process, process.core.wake(self.world.now_ns))
+
+    def _tell(self, process: Process, indication: Any) -> None:
+        now = self.world.now_ns
+        for listener in self.listeners:
+            listener(now, process.address, indication)
+        if isinstance(indication, Gone):
+            process.gone_ns = now
+            self.world.at(now, COMMAND, self._end, process)
+
+    def _end(self, process: Process, _: None) -> None:
+        if self.processes.get(process.address) is process:
+            del self.processes[process.address]
+
+    # -- judgement --------------------------------------------------------------------------
+
+    def nodes(self) -> dict[Address, FdpNode]:
+        """Return the participants that are there and do not leave."""
+        return {
+            address: process.core
+            for address, process in self.processes.items()
+            if isinstance(process.core, FdpNode) and not process.core.leaving
+        }
+
+    def faults_of_views(self, *, ignore_extra: bool = False) -> list[str]:
+        """Return what is wrong with the views: missing, dead or stale entries, in words."""
+        nodes = self.nodes()
+        wrong = []
+        truth = {
+            node.id: (node.roster.inc, node.told.ver, node.told.full) for node in nodes.values()
+        }
+        if None in truth:
+            wrong.append(f"{[a for a, n in nodes.items() if n.id is None]} have no id")
+        if len(truth) != len(nodes):
+            wrong.append(f"{len(nodes)} participants hold {len(truth)} ids")
+        for address, node in nodes.items():
+            seen = {}
+            for entry in node.live().values():
+                assert entry.map is not None
+                whole = node.form.shortened(entry.map)
+                seen[entry.id] = (entry.inc, whole.ver, whole.full)
+            for identity, expected in truth.items():
+                if identity == node.id:
+                    continue
+                found = seen.pop(identity, None) if identity is not None else None
+                if found is None:
+                    wrong.append(f"{address} misses {identity}")
+                elif found != expected:
+                    wrong.append(f"{address} has {identity} as {found}, it is {expected}")
+            if not ignore_extra:
+                wrong += [f"{address} lists {identity}, which is not there" for identity in seen]
+        return wrong
