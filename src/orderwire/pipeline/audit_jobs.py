@@ -43,7 +43,7 @@ from orderwire.pipeline.audit_tasks import (
     violations_from_files,
     violations_of,
 )
-from orderwire.trace.schema import arrow_schema
+from orderwire.trace.schema import SINCE, arrow_schema
 from orderwire.verify.audit import AuditOptions, plan_run
 from orderwire.verify.kernels.slices import EVENTS_TARGET
 from orderwire.verify.kernels.survey import Survey, join_surveys
@@ -115,8 +115,9 @@ def audit_frame(events: DataFrame, options: AuditOptions | None = None) -> Itera
     options = options or AuditOptions()
     if options.waiting or options.clocks:
         raise ValueError("waiting and clocks need files: write the trace to Parquet first")
-    if "lifetime_ns" not in events.columns:  # of a trace that is older than lifetimes of messages
-        events = events.withColumn("lifetime_ns", F.lit(None).cast("bigint"))
+    for name in SINCE:  # columns that an older trace does not have
+        if name not in events.columns:
+            events = events.withColumn(name, F.lit(None).cast("bigint"))
     rounds = ShuffledRounds(events)
     try:
         yield audit_in_rounds(events.sparkSession, plan_frame(events, options), options, rounds)

@@ -14,7 +14,7 @@ from string import ascii_lowercase
 import msgspec
 
 from orderwire.kernel import NS_PER_MS, Destinations, members_of
-from orderwire.trace.events import Event, EventKind
+from orderwire.trace.events import DISCOVERY_KINDS, Event, EventKind
 
 MessageKey = tuple[int, int]
 """(source, number)."""
@@ -135,6 +135,8 @@ def _marks(events: Sequence[Event]) -> Iterable[_Mark]:
                 yield _Mark(event.time_ns, order, event.process, STARTED, None)
             case EventKind.START | EventKind.RECEIVE | EventKind.LOST | EventKind.END:
                 pass
+            case _:
+                assert event.kind in DISCOVERY_KINDS, event.kind
 
 
 def _names(marks: Iterable[_Mark]) -> dict[MessageKey, str]:

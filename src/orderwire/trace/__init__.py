@@ -1,7 +1,15 @@
 """What happened, as typed records with units in names."""
 
 from orderwire.trace.background import BackgroundSink
-from orderwire.trace.events import Event, EventKind, RunSettings
+from orderwire.trace.discovery_events import DiscoveryTimeline
+from orderwire.trace.events import (
+    DISCOVERY_KINDS,
+    NO_ORDER,
+    DiscoveryRun,
+    Event,
+    EventKind,
+    RunSettings,
+)
 from orderwire.trace.reader import (
     open_processes,
     read_record,
@@ -16,16 +24,22 @@ from orderwire.trace.schema import (
     arrow_schema,
     check_schema,
     events_from_table,
+    signed,
     sort_trace,
     spark_ddl,
     table_from_events,
+    unsigned,
 )
 from orderwire.trace.sinks import IpcFileSink, MemorySink, ParquetFileSink, Sink, open_sink
 from orderwire.trace.writer import Tracer
 
 __all__ = [
+    "DISCOVERY_KINDS",
+    "NO_ORDER",
     "SCHEMA_VERSION",
     "BackgroundSink",
+    "DiscoveryRun",
+    "DiscoveryTimeline",
     "Event",
     "EventKind",
     "IpcFileSink",
@@ -44,8 +58,10 @@ __all__ = [
     "read_record",
     "read_trace",
     "record_bytes",
+    "signed",
     "sort_trace",
     "spark_ddl",
     "table_from_events",
+    "unsigned",
     "write_trace",
 ]

@@ -1,4 +1,8 @@
-"""What happened: one typed event stream for simulator, runtime, oracles, pipeline and figures."""
+"""What happened: one typed event stream for simulator, runtime, oracles, pipeline and figures.
+
+A run is an ordering group, or the discovery of a domain, or both; `process` numbers who takes part.
+Events of discovery are written by `discovery_events.DiscoveryTimeline`.
+"""
 
 from enum import Enum
 
@@ -21,12 +25,52 @@ class EventKind(Enum):
     END = "end"
     """Last event of a process: its trace is complete."""
 
+    BOOT = "boot"
+    """Discovery: this participant begins anew; it has no id and knows nobody."""
+    ADOPT = "adopt"
+    """It holds id `peer_id` in incarnation `incarnation`; its MAP is version `number`."""
+    UPDATE = "update"
+    """Its own MAP is version `number` from here on."""
+    LEAVE = "leave"
+    """It begins to leave: it is no member of the domain from here on."""
+    GONE = "gone"
+    """Process `source` runs no longer, says whoever knows: itself, or who killed it."""
+    LEARN = "learn"
+    """Its view lists the peer with version `number` of its MAP; 0: the MAP is not there yet."""
+    EXPIRE = "expire"
+    """Its view does not list the peer any more; `reason` says why."""
+    POST = "post"
+    """It sends a message of discovery; `reason` is its type, `number` its hop count."""
+    HEAR = "hear"
+    """A message of discovery arrived; as POST."""
+
+
+DISCOVERY_KINDS = (
+    *(EventKind.BOOT, EventKind.ADOPT, EventKind.UPDATE, EventKind.LEAVE, EventKind.GONE),
+    *(EventKind.LEARN, EventKind.EXPIRE, EventKind.POST, EventKind.HEAR),
+)
+
+NO_ORDER = "none"
+"""Name of the ordering algorithm of a run without any: it is about discovery only."""
+
+
+class DiscoveryRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the audit must know of a run's discovery; the same at every participant."""
+
+    protocol: str = "fdp"
+    fail_ns: int = 6_000_000_000
+    """T_fail: evidence of a peer that is older lists nobody."""
+    settle_ns: int = 10_000_000_000
+    """Views are right when this long nobody has begun, left, died or changed its MAP."""
+    margin_ns: int = 1_000_000_000
+    """How long a message may travel, over all hops: evidence looks younger by as much."""
+
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the audit must know of a run; the same at every process."""
 
     algorithm: str
-    """Catalog name of the ordering algorithm."""
+    """Catalog name of the ordering algorithm, or NO_ORDER."""
     members: int
     """Number of processes, ids 0 … members-1."""
     lifetime_ns: int | None = None
@@ -37,13 +81,15 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """`shared`: all `time_ns` are readings of one clock (simulator, one host); else `local`."""
     timer_slack_ns: int = 0
     """How late this runtime's timers may fire: a delivery that much overdue is no violation."""
+    discovery: DiscoveryRun | msgspec.UnsetType = msgspec.UNSET
+    """What its discovery promises, where the trace has one."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One step of one process.  `(run_id, process, position)` is the key."""
 
     run_id: str
-    """One ordering group of one execution."""
+    """One ordering group, or one domain, of one execution."""
     process: int
     position: int
     """0, 1, 2 … in the process's own timeline, without holes, over all kinds."""
@@ -54,20 +100,35 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The process's own clock, by which it judges lifetimes."""
     source: int = -1
     number: int = -1
-    """The message: its sender and the sender's own send number from 0."""
+    """The message: its sender and the sender's own send number from 0.
+
+    Of discovery: see the kinds.
+    """
     stamp_ns: int = -1
     """The message's stamp (hybrid clock); its deadline is stamp_ns + its own or the run's lifetime.
     """
     arrived_ns: int = -1
-    """Deliver, discard: local clock at the copy's arrival."""
+    """Deliver, discard: local clock at the copy's arrival.
+
+    Learn, expire: local clock when the newest evidence of the peer was new, by the age it carried.
+    """
     destinations: bytes = b""
     """Send: the destination set as a little-endian bit mask, shortest form (bit p = process p)."""
     reason: str = ""
     control_bytes: int = 0
     """Send: of all copies together.  Deliver, discard: of this copy."""
     payload_bytes: int = 0
+    """Post, hear: of the whole message."""
     detail: str = ""
     vector_clock: list[int] | None = None
     """Optional evidence outside the wire budget: number of sends of each process in the past."""
     lifetime_ns: int | None = None
     """Send: the message's own lifetime, where that is not the run's."""
+    peer_id: int | None = None
+    """Discovery: the id adopted or spoken of, the receiver's of a post, the sender's of a hear.
+
+    From 0 to 2⁶⁴−1.  Tables hold its 64 bits as a signed integer, for Spark has no other: see
+    `schema.unsigned`.
+    """
+    incarnation: int | None = None
+    """Discovery: the incarnation of that id.  As `peer_id`."""

@@ -4,7 +4,8 @@ The version is in the schema's metadata.  A reader refuses a version that it doe
 and fills in what an older one does not tell.
 
     1   without `lifetime_ns`: all messages of a run live as long
-    2   as `Event` says
+    2   without `peer_id`, `incarnation` and the kinds of discovery
+    3   as `Event` says
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,9 +16,9 @@ import pyarrow.compute as pc
 from orderwire.kernel import OrderwireError
 from orderwire.trace.events import Event, EventKind
 
-SCHEMA_VERSION = "2"
+SCHEMA_VERSION = "3"
 """What this release writes."""
-READABLE_VERSIONS = ("1", SCHEMA_VERSION)
+READABLE_VERSIONS = ("1", "2", SCHEMA_VERSION)
 VERSION_KEY = b"orderwire.trace.version"
 KEY_COLUMNS = ("run_id", "process", "position")
 """Unique together; a trace is sorted by them."""
@@ -40,9 +41,16 @@ _FIELDS: tuple[tuple[str, pa.DataType, bool], ...] = (
     ("detail", pa.string(), False),
     ("vector_clock", pa.list_(pa.int64()), True),
     ("lifetime_ns", pa.int64(), True),
+    ("peer_id", pa.int64(), True),
+    ("incarnation", pa.int64(), True),
 )
-_SINCE = {"lifetime_ns": "2"}
-"""Columns that older versions do not have: null there."""
+SINCE = {"lifetime_ns": "2", "peer_id": "3", "incarnation": "3"}
+"""Columns that older versions do not have, and the first that has: null before."""
+
+_UNSIGNED = ("peer_id", "incarnation")
+"""Columns that hold the 64 bits of a number from 0 to 2⁶⁴−1."""
+_SIGN = 1 << 63
+_WORD = 1 << 64
 
 _SCHEMA = pa.schema(
     [pa.field(name, kind, nullable) for name, kind, nullable in _FIELDS],
@@ -61,6 +69,17 @@ class TraceVersionError(TraceError):
 def arrow_schema() -> pa.Schema:
     """Return the trace's Arrow schema, with its version in the metadata."""
     return _SCHEMA
+
+
+def signed(number: int) -> int:
+    """Return the number from 0 to 2⁶⁴−1 as the signed one with the same 64 bits."""
+    assert 0 <= number < _WORD, f"{number} is no unsigned number of 64 bits"
+    return number - _WORD if number >= _SIGN else number
+
+
+def unsigned(number: int) -> int:
+    """Undo `signed`."""
+    return number & (_WORD - 1)
 
 
 def spark_ddl() -> str:
@@ -93,12 +112,12 @@ def check_schema(schema: pa.Schema, origin: str) -> None:
     if version not in READABLE_VERSIONS:
         raise TraceVersionError(
             f"{origin} is a trace of schema version {version!r}; this release reads versions"
-            f" {' and '.join(map(repr, READABLE_VERSIONS))}. Read it with the release that"
+            f" {', '.join(map(repr, READABLE_VERSIONS))}. Read it with the release that"
             " wrote it, or record the run again"
         )
     for name, kind, _ in _FIELDS:
         at = schema.get_field_index(name)
-        if at < 0 and version < _SINCE.get(name, ""):
+        if at < 0 and version < SINCE.get(name, ""):
             continue
         if at < 0:
             raise TraceError(f"{origin} claims version {version} but has no column {name!r}")
@@ -127,6 +146,9 @@ def table_from_events(events: Iterable[Event]) -> pa.Table:
     for name, kind, _ in _FIELDS:
         if name == "kind":
             columns[name] = pa.array([event.kind.value for event in rows], kind)
+        elif name in _UNSIGNED:
+            numbers = [getattr(event, name) for event in rows]
+            columns[name] = pa.array([None if n is None else signed(n) for n in numbers], kind)
         else:
             columns[name] = pa.array([getattr(event, name) for event in rows], kind)
     return pa.table(columns, schema=_SCHEMA)
@@ -150,6 +172,10 @@ def events_from_table(table: pa.Table | pa.RecordBatch) -> list[Event]:
                 f" {fields['position']}; known are {', '.join(kinds)}"
             )
         fields["kind"] = kind
+        for name in _UNSIGNED:
+            number = fields[name]
+            if isinstance(number, int):
+                fields[name] = unsigned(number)
         events.append(Event(**fields))
     return events
 

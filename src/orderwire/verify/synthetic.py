@@ -108,6 +108,8 @@ def synthetic_batches(settings: SyntheticSettings) -> Iterator[pa.RecordBatch]:
             "detail": pa.array(["", detail], pa.string()).take(pa.array(is_start.astype(np.int64))),
             "vector_clock": pa.nulls(rows, pa.list_(pa.int64())),
             "lifetime_ns": _own_lifetimes(part, settings),
+            "peer_id": pa.nulls(rows, pa.int64()),
+            "incarnation": pa.nulls(rows, pa.int64()),
         }
         schema = arrow_schema()
         yield pa.record_batch([columns[name] for name in schema.names], schema=schema)

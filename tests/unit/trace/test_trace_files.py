@@ -38,6 +38,7 @@ SETTINGS = RunSettings(algorithm="jang-delta", members=3, lifetime_ns=250_000_00
 
 _int64 = st.integers(-(2**63), 2**63 - 1)
 _int32 = st.integers(-(2**31), 2**31 - 1)
+_uint64 = st.integers(0, 2**64 - 1)
 _masks = st.integers(0, 2**130).map(lambda m: m.to_bytes((m.bit_length() + 7) // 8, "little"))
 
 
@@ -63,6 +64,8 @@ def event_lists(draw: st.DrawFn) -> list[Event]:
             detail=draw(st.text(max_size=5)),
             vector_clock=draw(st.none() | st.lists(_int64, max_size=4)),
             lifetime_ns=draw(st.none() | _int64),
+            peer_id=draw(st.none() | _uint64),
+            incarnation=draw(st.none() | _uint64),
         )
         for position in range(count)
     ]
@@ -209,14 +212,14 @@ def test_what_is_no_trace_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_an_unknown_version_is_refused_by_name(tmp_path: Path) -> None:
-    schema = arrow_schema().with_metadata({b"orderwire.trace.version": b"3"})
+    schema = arrow_schema().with_metadata({b"orderwire.trace.version": b"4"})
     table = _trace_of(0).cast(schema)
     path = tmp_path / "future.parquet"
     pq.write_table(table, path)
-    refused = r"schema version '3'; this release reads versions '1' and '2'"
+    refused = r"schema version '4'; this release reads versions '1', '2', '3'"
     with pytest.raises(TraceVersionError, match=refused):
         read_trace(path)
-    with pytest.raises(TraceVersionError, match="version '3'"):
+    with pytest.raises(TraceVersionError, match="version '4'"):
         events_from_table(table)
     missing = _trace_of(0).drop_columns(["stamp_ns"])
     with pytest.raises(TraceError, match="has no column 'stamp_ns'"):
@@ -243,15 +246,24 @@ def test_the_spark_schema_has_the_same_columns() -> None:
     assert "vector_clock ARRAY<BIGINT>" in ddl
 
 
-def _version_1(table: pa.Table) -> pa.Table:
-    """The trace as releases before lifetimes of messages wrote it."""
-    old = table.drop_columns(["lifetime_ns"])
-    return old.replace_schema_metadata({b"orderwire.trace.version": b"1"})
+SINCE_2 = ["lifetime_ns"]
+SINCE_3 = ["peer_id", "incarnation"]
 
 
-def test_a_trace_of_version_1_reads_as_one_without_own_lifetimes(tmp_path: Path) -> None:
+def _older(table: pa.Table, version: bytes) -> pa.Table:
+    """The trace as a release that wrote this version would have written it."""
+    dropped = {b"1": SINCE_2 + SINCE_3, b"2": SINCE_3}[version]
+    return table.drop_columns(dropped).replace_schema_metadata(
+        {b"orderwire.trace.version": version}
+    )
+
+
+@pytest.mark.parametrize("version", [b"1", b"2"])
+def test_a_trace_of_an_older_version_reads_as_one_with_nulls(
+    tmp_path: Path, version: bytes
+) -> None:
     expected = _trace_of(7)
-    old = _version_1(expected)
+    old = _older(expected, version)
     pq.write_table(old, tmp_path / "old.parquet", store_schema=True)
     with pa.ipc.new_file(tmp_path / "old.arrow", old.schema) as writer:
         writer.write_table(old)
@@ -265,9 +277,20 @@ def test_a_trace_of_version_1_reads_as_one_without_own_lifetimes(tmp_path: Path)
     ):
         assert read.schema.equals(arrow_schema(), check_metadata=True)
         assert events_from_table(read) == events_from_table(old) == events_from_table(expected)
-    new = old.replace_schema_metadata({b"orderwire.trace.version": b"2"})
-    with pytest.raises(TraceError, match="version 2 but has no column 'lifetime_ns'"):
-        events_from_table(new)
+
+
+@pytest.mark.parametrize(
+    ("columns", "version", "missing"),
+    [(b"1", b"2", "lifetime_ns"), (b"2", b"3", "peer_id"), (b"1", b"3", "lifetime_ns")],
+)
+def test_a_version_without_its_columns_is_refused(
+    columns: bytes, version: bytes, missing: str
+) -> None:
+    old = _older(_trace_of(7), columns)
+    lying = old.replace_schema_metadata({b"orderwire.trace.version": version})
+    refused = f"version {version.decode()} but has no column '{missing}'"
+    with pytest.raises(TraceError, match=refused):
+        events_from_table(lying)
 
 
 def test_an_own_lifetime_is_written_at_the_send() -> None:
