@@ -23,7 +23,7 @@ def audited(run: Run, **options: object) -> Report:
     return audit(TableSource(table), replace(ALL_CHECKS, **options))[0]
 
 
-@pytest.mark.parametrize("algorithm", ["unordered", "fifo", "jang-delta"])
+@pytest.mark.parametrize("algorithm", ["unordered", "fifo", "jang-delta", "rodrigues-deadline"])
 def test_every_copy_of_a_good_run_is_accounted_for(algorithm: str) -> None:
     for seed in range(1, 16):
         run = simulate(replace(STEADY, algorithm=algorithm), seed)

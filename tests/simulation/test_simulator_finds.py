@@ -3,7 +3,9 @@
 from dataclasses import replace as changed
 
 import pytest
+from broken_bounded_twins import BOUNDED_TWINS, OWN
 from broken_twins import TWINS, Twin
+from msgspec.structs import replace
 
 from orderwire.kernel import ms, us
 from orderwire.ordering.catalog import ALGORITHMS, Algorithm
@@ -26,10 +28,11 @@ FOUND_BY_SWARM = (
 )
 
 
-def first_rejection(algorithm: Algorithm) -> dict[str, str]:
+def first_rejection(algorithm: Algorithm, known_as: str = "jang-delta") -> dict[str, str]:
     """The checks that reject the first bad run of the sweep, with a reason each."""
+    scenario = replace(SCENARIOS["swarm-steady"], algorithm=known_as)
     for seed in SEEDS:
-        run = simulate(SCENARIOS["swarm-steady"], seed, algorithm=algorithm)
+        run = simulate(scenario, seed, algorithm=algorithm)
         if run.verdict is Verdict.INVALID:
             return {
                 check.id: check.violations[0].why
@@ -44,6 +47,11 @@ def first_rejection(algorithm: Algorithm) -> dict[str, str]:
 )
 def test_broken_twins_are_rejected(twin: Twin) -> None:
     assert twin.breaks in first_rejection(changed(twin.algorithm, **EXACT))
+
+
+@pytest.mark.parametrize("twin", [t for t in BOUNDED_TWINS if t.drawn == OWN], ids=lambda t: t.name)
+def test_broken_lifetimes_of_ones_own_are_rejected(twin: Twin) -> None:
+    assert twin.breaks in first_rejection(twin.algorithm, "rodrigues-deadline")
 
 
 @pytest.mark.parametrize("name", ["unordered", "fifo"])

@@ -20,6 +20,7 @@ from orderwire.ordering.pdu import (
     Discarded,
     DiscardReason,
     Lost,
+    Multicast,
     OrderingIndication,
     Sent,
 )
@@ -87,8 +88,8 @@ class OrderingGroup:
         self.messages: dict[tuple[int, int], Message] = {}
         self.quiet_until: list[Instant] = [Instant(0)] * members
         """By each process's own clock: a restarted one must not send before."""
-        self.submitted: list[deque[bytes]] = [deque() for _ in range(members)]
-        """Payloads of each process's multicasts that have not been indicated as sent."""
+        self.submitted: list[deque[Multicast]] = [deque() for _ in range(members)]
+        """Each process's multicasts that have not been indicated as sent."""
         self._world = world
         self._run_id = run_id
         self._algorithm = algorithm
@@ -195,12 +196,14 @@ class OrderingGroup:
     def _note_sent(self, me: ProcessId, sent: Sent) -> None:
         vector = self._vectors[me]
         evidence = vector.copy()
+        command = self.submitted[me].popleft()
+        usual = command.lifetime_ns in (None, self._settings.lifetime_ns)
         message = Message(
             me,
             sent.number,
             sent.stamp,
             sent.destinations,
-            self.submitted[me].popleft(),
+            command.payload,
             self._world.now_ns,
             evidence,
             down=sent.destinations & ~self._running,
@@ -223,6 +226,7 @@ class OrderingGroup:
             destinations=destinations.to_bytes((destinations.bit_length() + 7) // 8, "little"),
             control_bytes=sent.control_bytes,
             payload_bytes=len(message.payload),
+            lifetime_ns=None if usual else command.lifetime_ns,
             vector_clock=evidence,
         )
 

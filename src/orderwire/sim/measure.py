@@ -347,7 +347,7 @@ def measure(
     if workload.messages:
         workload = replace(workload, messages=workload.messages + members)
     Applications(
-        world, workload, members, seed, submit, grid_ns=plan.network.grid_ns, until_ns=None
+        world, workload, plan.settings, seed, submit, grid_ns=plan.network.grid_ns, until_ns=None
     )
     while (next_ns := world.next_ns()) is not None:
         world.run(next_ns + STEP_NS)

@@ -153,7 +153,7 @@ class _Simulation:
         self._applications = Applications(
             world,
             scenario.workload,
-            members,
+            scenario.settings,
             seed,
             self._submit,
             grid_ns=scenario.network.grid_ns,
@@ -201,6 +201,7 @@ class _Simulation:
             )
         self._network.calm(scenario.liveness.delay)
         self._settle()
+        self._applications.live_alike()
         self._healed_from = len(self._group.messages)
         self._bound_ns = (
             longest
@@ -309,7 +310,7 @@ class _Simulation:
         host = self._hosts[me]
         if not host.running or host.now() < self._group.quiet_until[me]:
             return False
-        self._group.submitted[me].append(command.payload)
+        self._group.submitted[me].append(command)
         host.submit(command)
         return True
 

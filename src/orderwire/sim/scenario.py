@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 
 from orderwire.kernel import ms
+from orderwire.ordering.catalog import ALGORITHMS
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.sim.clocks import ClockSettings
 from orderwire.sim.delays import Delay, Uniform
@@ -22,6 +23,8 @@ class ScriptedSend(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     payload: bytes = b""
     before_arrivals: bool = False
     """Whether it comes before what arrives at the same instant, instead of after it."""
+    lifetime_ns: int | None = None
+    """One of its own, where the algorithm knows such; None: the group's."""
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,11 +43,13 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     answer_ratio: float = 0.0
     """Probability that a process multicasts at the very instant of a delivery."""
     answers_max: int = 1_000
+    own_lifetime_ratio: float = 0.0
+    """Share of the multicasts with a lifetime of their own, any one below the group's."""
     payload_bytes: int = 32
     script: tuple[ScriptedSend, ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("to_self_ratio", "burst_ratio", "answer_ratio"):
+        for name in ("to_self_ratio", "burst_ratio", "answer_ratio", "own_lifetime_ratio"):
             ratio = getattr(self, name)
             if not 0 <= ratio <= 1:
                 raise ValueError(f"{name}={ratio} is no probability: it must be from 0 to 1")
@@ -117,6 +122,8 @@ class Swarm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Members join late, leave, and restart again and again, and datagrams name their lives."""
     skew: bool = True
     coarse_timers: bool = True
+    own_lifetimes: bool = True
+    """Some messages live shorter than others, where the algorithm knows such."""
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -166,6 +173,12 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         joined = [join.process for join in self.faults.joins]
         if len(set(joined)) < len(joined):
             raise ValueError(f"a process joins twice, the second time it restarts: {joined}")
+        entry = ALGORITHMS.get(self.algorithm)
+        has_own = self.workload.own_lifetime_ratio > 0 or any(
+            send.lifetime_ns is not None for send in self.workload.script
+        )
+        if has_own and entry is not None and not entry.own_lifetimes:
+            raise ValueError(f"{self.algorithm} gives all messages one lifetime")
         if self.workload.fan_out >= self.settings.members:
             raise ValueError(
                 f"fan_out={self.workload.fan_out} in a group of {self.settings.members}"

@@ -10,6 +10,7 @@ from random import Random
 from msgspec.structs import replace
 
 from orderwire.kernel import ms, stream, us
+from orderwire.ordering.catalog import ALGORITHMS
 from orderwire.sim.clocks import ClockSettings
 from orderwire.sim.delays import (
     Bimodal,
@@ -53,6 +54,11 @@ def drawn(scenario: Scenario, seed: int) -> Scenario:
         answer_ratio=chance.choice((0.0, 0.2, 0.4)),
         answers_max=swarm.messages_max,
     )
+    entry = ALGORITHMS.get(scenario.algorithm)
+    if swarm.own_lifetimes and entry is not None and entry.own_lifetimes:
+        living = stream(seed, "swarm/lifetimes")  # of its own: the others get what they always got
+        ratio = living.choice((0.1, 0.5, 0.9)) if _exists(living) else 0.0
+        workload = replace(workload, own_lifetime_ratio=ratio)
     span_ns = max(gap_ns, gap_ns * workload.messages // members)
     network = NetworkSettings(
         delay=_delay(chance, reach_ns),

@@ -1,10 +1,12 @@
 """The simulated applications: who sends what to whom, and when."""
 
 from collections.abc import Callable
+from math import lcm
 from random import Random
 
 from orderwire.kernel import Destinations, ProcessId, destinations, stream
 from orderwire.ordering.pdu import Multicast
+from orderwire.ordering.settings import OrderingSettings
 from orderwire.sim.scenario import ScriptedSend, Workload
 from orderwire.sim.world import COMMAND, EARLY_COMMAND, World
 
@@ -16,7 +18,7 @@ class Applications:
         self,
         world: World,
         workload: Workload,
-        members: int,
+        settings: OrderingSettings,
         seed: int,
         submit: Callable[[ProcessId, Multicast], bool],
         *,
@@ -24,6 +26,7 @@ class Applications:
         until_ns: int | None,
     ) -> None:
         """`submit` says whether the process could send; what it could not is skipped."""
+        members = settings.members
         self._world = world
         self._workload = workload
         self._submit = submit
@@ -33,6 +36,11 @@ class Applications:
         self._answers_left = workload.answers_max
         self._chance = [stream(seed, f"workload/{me}") for me in range(members)]
         self._answering = [stream(seed, f"answers/{me}") for me in range(members)]
+        self._living = [stream(seed, f"lifetimes/{me}") for me in range(members)]
+        self._granule_ns = lcm(settings.tick_ns, grid_ns)
+        self._granules = (settings.lifetime_ns or 0) // self._granule_ns
+        """Of a lifetime: a message's own one is some of them."""
+        self._own_lifetime_ratio = workload.own_lifetime_ratio
         self._others = [[p for p in range(members) if p != me] for me in range(members)]
         self._everyone = destinations(range(members))
         self._serial = 0
@@ -52,6 +60,10 @@ class Applications:
             self._answers_left -= 1
             world = self._world
             world.at(world.now_ns, COMMAND, self._answer, me)
+
+    def live_alike(self) -> None:
+        """From now on give no message a lifetime of its own."""
+        self._own_lifetime_ratio = 0.0
 
     def payload(self) -> bytes:
         """Return the next payload: a serial number, padded."""
@@ -75,17 +87,24 @@ class Applications:
 
     def _send(self, me: ProcessId, _: None) -> None:
         to = self._draw(me, self._chance[me])
-        self._submit(me, Multicast(self.payload(), to))
+        self._submit(me, Multicast(self.payload(), to, self._own_lifetime_ns(me)))
         self._plan(me)
 
     def _answer(self, me: ProcessId, _: None) -> None:
-        self._submit(me, Multicast(self.payload(), self._draw(me, self._answering[me])))
+        to = self._draw(me, self._answering[me])
+        self._submit(me, Multicast(self.payload(), to, self._own_lifetime_ns(me)))
 
     def _send_scripted(self, send: ScriptedSend, _: None) -> None:
-        self._submit(
-            ProcessId(send.source), Multicast(send.payload, destinations(send.destinations))
-        )
+        to = destinations(send.destinations)
+        self._submit(ProcessId(send.source), Multicast(send.payload, to, send.lifetime_ns))
         self.open -= 1
+
+    def _own_lifetime_ns(self, me: ProcessId) -> int | None:
+        """Draw a lifetime below the domain's, or None."""
+        ratio = self._own_lifetime_ratio
+        if not ratio or self._living[me].random() >= ratio:
+            return None
+        return self._granule_ns * self._living[me].randint(1, max(1, self._granules - 1))
 
     def _draw(self, me: ProcessId, chance: Random) -> Destinations:
         """Draw a destination set."""

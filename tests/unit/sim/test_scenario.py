@@ -72,6 +72,7 @@ def test_an_unknown_name_lists_what_there_is() -> None:
     ("parts", "complaint"),
     [
         ({"faults": Faults(crashes=(Crash(process=3, at_ns=0),))}, "names process 3"),
+        ({"workload": Workload(own_lifetime_ratio=0.5)}, "jang-delta gives all messages one"),
         (
             {"faults": Faults(crashes=(Crash(process=1, at_ns=5, restart_ns=4),))},
             "restarts before it crashes",
@@ -173,3 +174,27 @@ def test_a_run_without_messages_is_not_called_valid() -> None:
         1,
     )
     assert run.verdict is Verdict.UNKNOWN
+
+
+def test_scripted_and_drawn_lifetimes_are_in_the_trace() -> None:
+    """Until the faults are over: what is sent afterwards must be delivered everywhere."""
+    script = (
+        ScriptedSend(at_ns=0, source=0, destinations=(1,), lifetime_ns=ms(7)),
+        ScriptedSend(at_ns=1, source=0, destinations=(1,), lifetime_ns=SETTINGS.lifetime_ns),
+        ScriptedSend(at_ns=2, source=0, destinations=(1,)),
+    )
+    scenario = Scenario(
+        name="own",
+        algorithm="rodrigues-deadline",
+        settings=SETTINGS,
+        workload=Workload(messages=200, own_lifetime_ratio=0.5, script=script),
+    )
+    run = simulate(scenario, 1)
+    lives = [event.lifetime_ns for event in run.events if event.kind is EventKind.SEND]
+    assert lives.count(ms(7)) == 1
+    own = [life for life in lives if life is not None]
+    assert 70 < len(own) < 130
+    assert all(0 < life < ms(50) and life % SETTINGS.tick_ns == 0 for life in own)
+    healed = scenario.liveness.rounds * SETTINGS.members
+    assert lives[-healed:] == [None] * healed
+    assert run.verdict is Verdict.VALID, run.judgement.why()
