@@ -19,6 +19,8 @@ Direction = Annotated[int, msgspec.Meta(ge=-1, le=1)]
 
 MESSAGE_BYTES_MAX = 16 << 20
 """Longest encoded message that is taken from a peer."""
+PATTERNS_MAX = 1_024
+"""Most patterns of one participant's or domain's readers."""
 
 
 class Status(IntEnum):
@@ -315,12 +317,56 @@ class NotMe(msgspec.Struct, frozen=True, array_like=True, tag=26, gc=False):
     id: Id
 
 
+# -- details on demand, when MAPs are summaries ------------------------------------------------
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True, tag=27, gc=False):
+    """Tell me your endpoints that I may match.  [spec 5: interest-only delivery]"""
+
+    to: Id
+    inc: Count
+    """The receiver's."""
+    frm: Id
+    number: Count
+    hashes: bytes
+    """Of kinds and topics, four bytes each, ascending."""
+    patterns: Annotated[tuple[Text, ...], msgspec.Meta(max_length=PATTERNS_MAX)]
+    """And your writers to topics that these mean."""
+
+
+class Detail(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A participant's data and those of its endpoints that were asked for."""
+
+    id: Id
+    inc: Count
+    ver: Count
+    """Version of its MAP."""
+    age_ms: Count
+    """Age of the newest evidence of it."""
+    map: bytes
+
+
+class Details(msgspec.Struct, frozen=True, array_like=True, tag=28, gc=False):
+    """Answer to an ASK: of oneself, or, from a gateway, of its domain."""
+
+    to: Id
+    frm: Id
+    inc: Count
+    """The sender's."""
+    number: Count
+    """Of the ASK."""
+    ver: Count
+    """Version of the summary that this belongs to."""
+    entries: tuple[Detail, ...]
+
+
 Broadcast: TypeAlias = Join | Update | Heartbeat | Leave
 Addressed: TypeAlias = Broadcast | JoinAck | LeaveAck | Pull | Maps | Sync | SyncReply
 FromServer: TypeAlias = IdReply | Full | RenewOk | RenewNo
 ToServer: TypeAlias = RequestId | Renew | Release
 OfSeeds: TypeAlias = Hello | Members | Taken
-Message: TypeAlias = Addressed | NotMe | FromServer | ToServer | OfSeeds
+OnDemand: TypeAlias = Ask | Details
+Message: TypeAlias = Addressed | NotMe | FromServer | ToServer | OfSeeds | OnDemand
 
 HEAD_BYTES = 48
 ROW_BYTES = 24
@@ -349,6 +395,10 @@ def nominal_bytes(message: Message) -> int:
         return HEAD_BYTES + ROW_BYTES * len(message.have)
     if isinstance(message, IdReply | RenewOk | Members):
         return HEAD_BYTES + CONTACT_BYTES * len(message.members)
+    if isinstance(message, Ask):
+        return HEAD_BYTES + len(message.hashes) + sum(map(len, message.patterns))
+    if isinstance(message, Details):
+        return HEAD_BYTES + sum(ROW_BYTES + len(each.map) for each in message.entries)
     return HEAD_BYTES
 
 
