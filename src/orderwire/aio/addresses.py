@@ -1,6 +1,12 @@
-"""What an address says about who can reach it."""
+"""Addresses: what they say about who can reach them, and their one way of writing."""
 
+import asyncio
 import ipaddress
+import socket
+
+from orderwire.kernel import LocalProtocolError
+
+PORT_MAX = 65_535
 
 
 def is_loopback(host: str) -> bool:
@@ -11,3 +17,34 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of HOST:PORT; an IPv6 address stands in brackets.
+
+    Raises LocalProtocolError on anything else.
+    """
+    host, colon, port = address.rpartition(":")
+    bare = host.removeprefix("[").removesuffix("]")
+    bracketed = bare != host
+    if not (colon and bare and port.isascii() and port.isdigit()) or (":" in bare) != bracketed:
+        raise LocalProtocolError(f"address {address!r}, expected HOST:PORT, as in 127.0.0.1:7400")
+    if int(port) > PORT_MAX:
+        raise LocalProtocolError(f"address {address!r} has a port above {PORT_MAX}")
+    return bare, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """Return HOST:PORT, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def resolved(address: str) -> str:
+    """Return the address with the host's number in place of its name: peers know it by that.
+
+    Raises LocalProtocolError on no address, OSError for a host that is not known.
+    """
+    host, port = split_address(address)
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return join_address(str(found[0][4][0]), port)

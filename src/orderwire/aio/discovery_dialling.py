@@ -1,0 +1,143 @@
+"""How an address is called: a second attempt soon after the first, so many at a time."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+
+class Session:
+    """All that one link does to connect, until it is or gives up."""
+
+    def __init__(self) -> None:
+        self.attempts: dict[asyncio.Task[None], None] = {}
+        """Attempts that have neither brought a connection nor failed."""
+        self.begun = 0
+        """Attempts so far."""
+        self.ended = False
+        self.timers: list[asyncio.TimerHandle] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether something may still come of it."""
+        return not self.begun or bool(self.attempts)
+
+    def end(self) -> None:
+        """Stop what is under way."""
+        self.ended = True
+        for timer in self.timers:
+            timer.cancel()
+        for task in list(self.attempts):
+            task.cancel()
+        self.attempts.clear()
+
+
+class Caller(Protocol):
+    """The link that calls."""
+
+    address: str
+
+    @property
+    def has_candidates(self) -> bool:
+        """Whether connections stand that one could be chosen of."""
+        ...
+
+    def attempt_failed(self, why: str) -> None:
+        """One attempt has failed."""
+        ...
+
+    def give_up(self, why: str) -> None:
+        """It took too long."""
+        ...
+
+
+class Dialler:
+    """Runs the sessions of all links: different addresses in parallel, never one after the other.
+
+    `connect(address)` makes one connection; it raises OSError where that fails.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[str], Awaitable[None]],
+        *,
+        connect_s: float,
+        attempt_s: float,
+        attempts_max: int,
+        half_open_max: int,
+    ) -> None:
+        self._connect = connect
+        self._connect_s = connect_s
+        self._attempt_s = attempt_s
+        self._attempts_max = attempts_max
+        self._half_open_max = half_open_max
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._queue: deque[tuple[Caller, Session]] = deque()
+
+    @property
+    def half_open(self) -> int:
+        """Attempts under way."""
+        return len(self._tasks)
+
+    def dial(self, link: Caller, session: Session) -> None:
+        """Begin, or wait until there is room."""
+        if len(self._tasks) >= self._half_open_max:
+            self._queue.append((link, session))
+        else:
+            self._begin(link, session)
+
+    def _begin(self, link: Caller, session: Session) -> None:
+        loop = self._loop
+        session.timers.append(
+            loop.call_later(
+                self._connect_s, link.give_up, f"no answer within {self._connect_s:g} s"
+            )
+        )
+        if link.has_candidates:  # The other side was quicker; only if nothing comes of it.
+            session.timers.append(loop.call_later(self._attempt_s, self._attempt, link, session))
+        else:
+            self._attempt(link, session)
+
+    def _attempt(self, link: Caller, session: Session) -> None:
+        if session.begun and len(self._tasks) >= self._half_open_max:
+            return  # First attempts of others come first.
+        session.begun += 1
+        if session.begun < self._attempts_max:
+            wait_s = self._attempt_s * 2 ** (session.begun - 1)
+            session.timers.append(self._loop.call_later(wait_s, self._attempt, link, session))
+        task = self._loop.create_task(self._try(link, session))
+        session.attempts[task] = None
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    async def _try(self, link: Caller, session: Session) -> None:
+        why = ""
+        try:
+            await self._connect(link.address)
+        except OSError as error:
+            why = str(error) or type(error).__name__
+        task = asyncio.current_task()
+        assert task is not None
+        if task in session.attempts:
+            del session.attempts[task]
+            link.attempt_failed(why or "the connection broke at once")
+
+    def _done(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._loop.call_exception_handler(
+                {"message": "connecting failed", "exception": task.exception()}
+            )
+        while self._queue and len(self._tasks) < self._half_open_max:
+            link, session = self._queue.popleft()
+            if not session.ended:
+                self._begin(link, session)
+
+    async def close(self) -> None:
+        """End all attempts."""
+        self._queue.clear()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
