@@ -8,7 +8,14 @@ PING_PAUSE_NS = 1 * NS_PER_S
 """Between two measurements, while there is traffic."""
 
 FIRST_PING_PAUSE_NS = 50 * NS_PER_MS
-"""The same while none has succeeded."""
+"""The same before the way is known."""
+
+FIRST_SAMPLES = 4
+"""So many measurements make it known; until then the shortest counts.
+
+The first meet processes that are still starting: one of them taken for the way itself would let
+lost copies wait many times as long as it takes to repair them, for as long as it is remembered.
+"""
 
 SILENT_PINGS = 4
 """So many pings, at least, must have gone unanswered before a peer counts as silent.
@@ -52,7 +59,8 @@ class RoundTrip:
     @property
     def due_at(self) -> int:
         """When the next ping is due, if there is traffic."""
-        return self._pinged_at + (self._pause_ns if self._samples else FIRST_PING_PAUSE_NS)
+        is_known = len(self._samples) >= FIRST_SAMPLES
+        return self._pinged_at + (self._pause_ns if is_known else FIRST_PING_PAUSE_NS)
 
     def pinged(self, now: Instant) -> None:
         """Note that a ping is sent."""
@@ -66,9 +74,12 @@ class RoundTrip:
         if not 0 <= sample_ns <= RTT_MAX_NS:
             return
         sample_ns = max(RTT_MIN_NS, sample_ns)
-        self.rtt_ns = (7 * self.rtt_ns + sample_ns) // 8 if self._samples else sample_ns
         self._samples.append(sample_ns)
         self.fastest_ns = min(self._samples)
+        if len(self._samples) <= FIRST_SAMPLES:
+            self.rtt_ns = self.fastest_ns
+        else:
+            self.rtt_ns = (7 * self.rtt_ns + sample_ns) // 8
 
     def is_silent(self, now: Instant) -> bool:
         """Whether the peer has been asked for so long, and so often, without a word."""

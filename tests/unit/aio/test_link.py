@@ -380,6 +380,32 @@ def test_round_trips_are_measured() -> None:
     assert sender.link.trip.rtt_ns == sender.link.trip.fastest_ns == ms(6)
 
 
+def test_a_measurement_of_a_process_that_was_starting_is_not_taken_for_the_way() -> None:
+    """Its first answer takes 400 ms, the way 2 ms: a lost copy waits for no half second."""
+    network, sender, receiver = pair(lambda *_: (DELAY,))
+    network.fate = lambda source, at, data: (ms(400) if kind_of(data) == Kind.PONG else DELAY,)
+    for end in (sender, receiver):
+        end.link.ping(Instant(network.now))
+    network.run(network.now + ms(402))
+    assert receiver.link.trip.rtt_ns > ms(400)
+    network.fate = lambda *_: (DELAY,)
+    for _ in range(100):
+        sender.send(b"hello")
+        network.run(network.now + ms(2))
+    assert sender.link.trip.rtt_ns == receiver.link.trip.rtt_ns == 2 * DELAY
+    lost_at = network.now
+
+    def fate(source: int, at: int, data: bytes) -> tuple[int, ...]:
+        is_lost = HEAD.unpack_from(data)[7] == 100 and network.now < lost_at + ms(20)
+        return () if source == 0 and is_first_data(data) and is_lost else (DELAY,)
+
+    network.fate = fate
+    sender.send(b"lost")
+    sender.send(b"next")
+    network.run(lost_at + ms(30))
+    assert receiver.got[-2:] == [b"next", b"lost"]
+
+
 @given(data=st.binary(max_size=100), kind=st.sampled_from(sorted(Kind)))
 def test_garbage_behind_a_good_head_does_no_harm(data: bytes, kind: Kind) -> None:
     network, _, receiver = pair(lambda *_: (DELAY,))
