@@ -162,7 +162,7 @@ def test_what_is_no_scenario_fails_with_a_reason(tmp_path: Path, text: str, why:
 
 
 def test_what_the_catalog_cannot_check_is_listed(tmp_path: Path) -> None:
-    (tmp_path / "rows.json").write_text('{"id": "r", "kind": "rows", "given": {}, "expect": {}}')
+    (tmp_path / "rows.json").write_text('{"id": "r", "kind": "line", "given": {}, "expect": {}}')
     nothing: dict[str, Any] = {"stamps": {}, "causal_past": {}, "jang_tags": {}}
     path = corrupt(tmp_path, {"expect": {"oracle:3": {}}, "colour": "red", **nothing})
     report = check_paths([tmp_path])
@@ -170,7 +170,7 @@ def test_what_the_catalog_cannot_check_is_listed(tmp_path: Path) -> None:
     assert report.files == 2
     assert set(report.verdicts.values()) == {"not covered"}
     assert {(Path(part.file).name, part.expectation) for part in report.not_covered} == {
-        ("rows.json", "kind rows"),
+        ("rows.json", "kind line"),
         (path.name, "oracle:3"),
         (path.name, "colour"),
     }

@@ -1,4 +1,4 @@
-"""DHT broadcast: who gets which range, acknowledgements per hop, and rerouting.  [FDP/1 R3–R10 R14]"""
+"""DHT broadcast: ranges, acknowledgements per hop, and rerouting.  [FDP/1 R3–R10 R14]"""
 
 import msgspec
 
@@ -188,10 +188,12 @@ class Broadcasts:
     def overdue(self, key: Key, now: Instant) -> DiscoveryEffects:
         """Send again what is not acknowledged, or give up on its target. [R14]"""
         pending = self._forget(key)
-        if pending.sends < self._settings.sends_max and not self._roster.suspected(key[4]):
+        roster, to = self._roster, key[4]
+        there = roster.address_of(to) is not None and not roster.suspected(to)
+        if there and pending.sends < self._settings.sends_max:
             probe("fdp: sent again")
             return self._send(pending.message, now, pending.sends + 1)
-        return self.fail(key[4], now) + self._reroute(pending.message, now)
+        return self.fail(to, now) + self._reroute(pending.message, now)
 
     # -- rerouting --------------------------------------------------------------------------
 

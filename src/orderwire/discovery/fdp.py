@@ -529,7 +529,8 @@ class FdpNode:
         return effects + self.broadcasts.relay(message, now)
 
     def _on_heartbeat(self, source: Address, message: Heartbeat, now: Instant) -> DiscoveryEffects:
-        if self._merge(message.row, source, now) is Merge.LOST_ID:
+        printed = not self._mechanisms.versions  # Its heartbeat is an id and nothing else.
+        if (not printed) and self._merge(message.row, source, now) is Merge.LOST_ID:
             return self._lose_id(now)
         return self.broadcasts.relay(message, now)
 
@@ -591,7 +592,7 @@ class FdpNode:
         return effects
 
     def _arm_fetch(self) -> None:
-        if self._wants and not self._joining:
+        if self._wants and not self._joining and self.roster.me is not None:
             due = min(each.due_ns for each in self._wants.values())
             self._timers.set(FETCH, Instant(due))
         else:
@@ -623,9 +624,9 @@ class FdpNode:
             want.asks += 1
             want.due_ns = now + self.settings.ask_ns
             asked.setdefault(addr, (holder, []))[1].append(have)
-        assert roster.me is not None or not asked
+        assert roster.me is not None
         return [
-            Post(addr, Pull(holder, roster.me or 0, tuple(have)))
+            Post(addr, Pull(holder, roster.me, tuple(have)))
             for addr, (holder, have) in asked.items()
         ]
 

@@ -63,7 +63,7 @@ LITERAL = Mechanisms(
     server_sync=False,
     ages=False,
 )
-"""The protocol as printed."""
+"""What the protocol has as printed: take `RangePolicy.SUCC` with it."""
 
 
 class DiscoverySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

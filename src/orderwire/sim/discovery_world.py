@@ -89,7 +89,6 @@ class Process:
         self.core = core
         self.life = life
         self.armed = NEVER
-        self.gone_ns: int | None = None
 
 
 class DiscoveryWorld:
@@ -127,11 +126,13 @@ class DiscoveryWorld:
         self.sent = 0
         self.posted: list[Posted] = []
         self._record = record
+        self.gone_ns: dict[Address, int] = {}
+        """When each participant that left was gone."""
         self.listeners: list[Callable[[int, Address, Any], None]] = []
 
     # -- processes --------------------------------------------------------------------------
 
-    def server_up(self, *, lost: bool = False) -> None:
+    def server_up(self, *, lost: bool = False, recovery_ns: int | None = None) -> None:
         """Start the server; `lost` says that it has forgotten its table."""
         process = self.processes.get(SERVER)
         if process is not None:
@@ -139,8 +140,11 @@ class DiscoveryWorld:
             if not lost:
                 return
         self._epoch += 1
+        settings = self._bootstrap
+        if recovery_ns is not None:
+            settings = msgspec.structs.replace(settings, recovery_ns=recovery_ns)
         server = BootstrapServer(
-            self._bootstrap,
+            settings,
             self.world.now_ns,
             epoch=self._epoch,
             recovering=lost,
@@ -221,6 +225,12 @@ class DiscoveryWorld:
     def heal(self) -> None:
         """End the partition."""
         self._side = {}
+
+    def calm(self) -> None:
+        """End loss and partitions, and bring the server back."""
+        self._faults = Faults()
+        self.heal()
+        self._silent.discard(SERVER)
 
     def at(self, time_ns: int, act: Callable[[], None]) -> None:
         """Do this at that time."""
@@ -305,7 +315,7 @@ class DiscoveryWorld:
         for listener in self.listeners:
             listener(now, process.address, indication)
         if isinstance(indication, Gone):
-            process.gone_ns = now
+            self.gone_ns[process.address] = now
             self.world.at(now, COMMAND, self._end, process)
 
     def _end(self, process: Process, _: None) -> None:

@@ -1,7 +1,8 @@
-"""Worked scenarios of causal order: read a file, replay it, compare with what it expects.
+"""Worked scenarios: read a file, replay it, compare with what it expects.
 
-The format is one JSON object per scenario: processes, Δ, ε, clocks, sends with the arrival of each
-copy, and per family of algorithms what every process must deliver and discard, at which tick.
+Those of discovery are in `discovery_vectors`.  The format of causal order is one JSON object per
+scenario: processes, Δ, ε, clocks, sends with the arrival of each copy, and per family of algorithms
+what every process must deliver and discard, at which tick.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,8 @@ import msgspec
 from orderwire.kernel import GROUP_SIZE_MAX, members_of
 from orderwire.ordering.catalog import ALGORITHMS, Algorithm
 from orderwire.ordering.jang_delta_codec import JangDeltaPdu
+from orderwire.sim.discovery_script import ScriptError
+from orderwire.sim.discovery_vectors import check_discovery, is_discovery
 from orderwire.sim.schedule import Replayed, Schedule, ScheduledSend, replay
 from orderwire.verify.causal import check_causal_order, check_delta_causal_order
 from orderwire.verify.delta import (
@@ -28,11 +31,8 @@ EXACT = "exact"
 """The family of the algorithms that deliver as soon as the definition allows."""
 
 OTHER_KINDS: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("rows", "tree", "joinack", "size", "merge", "bootstrap", "population"), "discovery"
-    ),
     **dict.fromkeys(("logs", "line", "sort", "formula"), "selective total order"),
-    "script": "discovery or selective total order",
+    "script": "selective total order",
 }
 """Kinds of scenarios whose protocols are not in the catalog."""
 
@@ -142,13 +142,17 @@ def check_file(path: Path, report: Report, algorithms: Mapping[str, Algorithm]) 
 def _check_file(path: Path, file: str, report: Report, algorithms: Mapping[str, Algorithm]) -> None:
     try:
         raw = _read_object(path)
+        if is_discovery(raw):
+            for why in check_discovery(raw):
+                report.count(file, "fdp", why)
+            return
         if "sends" not in raw and raw.get("kind") in OTHER_KINDS:
             kind = raw["kind"]
             missing = f"no algorithm for {OTHER_KINDS[kind]} in the catalog"
             report.not_covered.append(NotCovered(file, f"kind {kind}", missing))
             return
         scenario = read_scenario(raw)
-    except VectorError as error:
+    except (VectorError, ScriptError) as error:
         report.count(file, "-", str(error))
         return
     unknown = sorted(set(raw) - set(Scenario.__struct_encode_fields__))
