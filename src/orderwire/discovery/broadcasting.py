@@ -57,6 +57,8 @@ class Broadcasts:
         self._seen: dict[tuple[int, int, int, int], int] = {}
         """How far each broadcast has been relayed already, as the distance it reaches."""
         self.pending: dict[Key, _Pending] = {}
+        self.own_joins = 0
+        """Answers to one's own JOIN that are outstanding. [R9]"""
         self._outstanding_bytes = 0
         self._rate = settings.rate_bytes_per_s
         self._recent: dict[Key, tuple[int, Update]] = {}
@@ -148,6 +150,7 @@ class Broadcasts:
         if isinstance(copy, Join | Leave):
             cost = self._cost(copy)
             self._outstanding_bytes += cost
+            self.own_joins += self._is_own_join(copy)
             self.pending[key] = _Pending(copy, sends, now, cost)
             if self._mechanisms.arq:
                 patience = 2 * self._outstanding_bytes * NS_PER_S // self._rate
@@ -159,10 +162,14 @@ class Broadcasts:
                 del self._recent[next(iter(self._recent))]
         return [Post(addr, copy)]
 
+    @staticmethod
+    def _is_own_join(copy: Join | Leave) -> bool:
+        return isinstance(copy, Join) and copy.hop == 1
+
     def _cost(self, copy: Join | Leave) -> int:
         """Bytes until the acknowledgement is here: this copy, and MAPs like it in return."""
         size = nominal_bytes(copy)
-        if isinstance(copy, Join) and copy.hop == 1:
+        if isinstance(copy, Join) and self._is_own_join(copy):
             size += copy.map.size_bytes * (1 + len(copy.members))
         return size
 
@@ -182,6 +189,7 @@ class Broadcasts:
     def _forget(self, key: Key) -> _Pending:
         pending = self.pending.pop(key)
         self._outstanding_bytes -= pending.cost_bytes
+        self.own_joins -= self._is_own_join(pending.message)
         self._timers.cancel(key)
         return pending
 
@@ -222,14 +230,6 @@ class Broadcasts:
             return []
         probe("fdp: rerouted")
         return self._send(msgspec.structs.replace(copy, to=nearest, frm=roster.me), now)
-
-    def owns_pending_join(self) -> bool:
-        """Whether answers to one's own JOIN are outstanding. [R9]"""
-        me, inc = self._roster.me, self._roster.inc
-        return any(
-            key[0] == me and key[1] == inc and isinstance(each.message, Join)
-            for key, each in self.pending.items()
-        )
 
     def drop_all(self) -> None:
         """Forget what is outstanding: the id it was sent under is lost."""

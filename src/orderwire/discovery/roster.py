@@ -25,8 +25,6 @@ class Merge(Enum):
     EVIDENCE = "evidence"
     """The participant lives, and nothing else is new."""
     NEWS = "news"
-    LOST_ID = "lost id"
-    """One's own id belongs to a newer incarnation. [R11.1]"""
 
 
 class Entry:
@@ -47,6 +45,15 @@ class Entry:
         self.status = status
 
     @property
+    def is_live(self) -> bool:
+        """Whether the participant is there, as far as known."""
+        return self.status is Status.LIVE
+
+    def held(self) -> Have:
+        """Return which version of its MAP is held; 0 is none."""
+        return Have(self.id, self.inc, 0 if self.map is None else self.map.ver)
+
+    @property
     def lacks_map(self) -> bool:
         """Whether its MAP is not held, or an old one."""
         return self.map is None or self.map.ver < self.ver
@@ -62,6 +69,8 @@ class Roster:
         self.me: int | None = None
         self.inc = 0
         self.id_space = 1
+        self.lost = False
+        """One's own id belongs to a newer incarnation. [FDP/1 R11.1]"""
         self.entries: dict[int, Entry] = {}
         self.contacts: dict[int, Contact] = {}
         self._contact_since: dict[int, int] = {}
@@ -79,7 +88,7 @@ class Roster:
 
     def adopt(self, identity: int, inc: int, id_space: int) -> None:
         """Be this incarnation from now on; earlier ones of the id or the address have ended."""
-        self.me, self.inc, self.id_space = identity, inc, id_space
+        self.me, self.inc, self.id_space, self.lost = identity, inc, id_space, False
         self.drop_contact(identity)
         past = self.entries.pop(identity, None)
         if past is not None:
@@ -95,14 +104,15 @@ class Roster:
     def lose(self) -> None:
         """Have no id until another is adopted."""
         self.me = None
+        self.lost = False
 
     # -- what others say --------------------------------------------------------------------
 
     def merge(self, row: Row, now: Instant) -> Merge:
         """Take a header. [R11]"""
         if row.id == self.me:
-            newer = row.inc > self.inc and self._mechanisms.versions
-            return Merge.LOST_ID if newer else Merge.NOTHING
+            self.lost |= row.inc > self.inc and self._mechanisms.versions
+            return Merge.NOTHING
         age_ns = row.age_ms * NS_PER_MS if self._mechanisms.ages else 0
         entry = self.entries.get(row.id)
         if entry is None or row.inc > entry.inc or not self._mechanisms.versions:
@@ -181,8 +191,8 @@ class Roster:
     def learn_contact(self, contact: Contact, now: Instant) -> Merge:
         """Take note of a participant whose MAP has not been seen."""
         if contact.id == self.me:
-            newer = contact.inc > self.inc and self._mechanisms.versions
-            return Merge.LOST_ID if newer else Merge.NOTHING
+            self.lost |= contact.inc > self.inc and self._mechanisms.versions
+            return Merge.NOTHING
         entry = self.entries.get(contact.id)
         if entry is not None and (entry.inc >= contact.inc or not self._mechanisms.versions):
             return Merge.NOTHING
@@ -314,7 +324,7 @@ class Roster:
     def live(self) -> Iterator[Entry]:
         """Yield the participants that are there, with a MAP each."""
         for entry in self.entries.values():
-            if entry.status is Status.LIVE and entry.map is not None:
+            if entry.is_live and entry.map is not None:
                 yield entry
 
     def expired(self) -> list[Entry]:
@@ -337,11 +347,7 @@ class Roster:
 
     def holdings(self) -> tuple[Have, ...]:
         """Return which MAPs are held."""
-        return tuple(
-            Have(each.id, each.inc, each.map.ver)
-            for each in self.entries.values()
-            if each.map is not None
-        )
+        return tuple(each.held() for each in self.entries.values() if each.map is not None)
 
     def _relink(self, identity: int) -> None:
         """Put the id into the ring, or take it out, as it should be."""

@@ -4,6 +4,7 @@ After the last fault the run is quiet, and every view must come to equal the tru
 """
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 import msgspec
@@ -225,6 +226,6 @@ def boot_without_repair(seed: int | str, settings: BootSettings | None = None) -
     world.server_up()
     for at in range(count):
         start_ns = round(chance.uniform(0, spread_s) * NS_PER_S)
-        world.at(start_ns, lambda at=at: world.start(f"p{at}", b"map %d" % at))
+        world.at(start_ns, partial(world.start, f"p{at}", b"map %d" % at))
     world.run(60 * NS_PER_S)
     return tuple(world.faults_of_views())

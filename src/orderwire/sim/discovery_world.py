@@ -232,9 +232,13 @@ class DiscoveryWorld:
         self.heal()
         self._silent.discard(SERVER)
 
-    def at(self, time_ns: int, act: Callable[[], None]) -> None:
+    def at(self, time_ns: int, act: Callable[[], object]) -> None:
         """Do this at that time."""
-        self.world.at(time_ns, FAULT, lambda _first, _second: act())
+        self.world.at(time_ns, FAULT, self._do, act)
+
+    @staticmethod
+    def _do(act: Callable[[], object], _: None) -> None:
+        act()
 
     def run(self, until_ns: int) -> None:
         """Let time pass up to there."""
@@ -337,7 +341,8 @@ class DiscoveryWorld:
         nodes = self.nodes()
         wrong = []
         truth = {
-            node.id: (node.roster.inc, node.told.ver, node.told.full) for node in nodes.values()
+            node.id: (node.roster.inc, node.own.told.ver, node.own.told.full)
+            for node in nodes.values()
         }
         if None in truth:
             wrong.append(f"{[a for a, n in nodes.items() if n.id is None]} have no id")
@@ -347,7 +352,7 @@ class DiscoveryWorld:
             seen = {}
             for entry in node.live().values():
                 assert entry.map is not None
-                whole = node.form.shortened(entry.map)
+                whole = node.own.form.shortened(entry.map)
                 seen[entry.id] = (entry.inc, whole.ver, whole.full)
             for identity, expected in truth.items():
                 if identity == node.id:
