@@ -33,4 +33,5 @@ MAPS = st.builds(
     PARTICIPANTS,
     st.lists(ENDPOINTS, max_size=12, unique_by=lambda each: each.key),
     st.lists(FOREIGN, max_size=3, unique_by=lambda each: each.origin),
+    st.integers(0, 3),
 )

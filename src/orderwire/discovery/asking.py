@@ -64,6 +64,11 @@ class Asking(Generic[PeerKey]):
         source = self._sources.get(key)
         return None if source is None else source.held
 
+    def is_held(self, key: PeerKey) -> bool:
+        """Whether all that is wanted of this peer's newest version is there."""
+        source = self._sources.get(key)
+        return source is not None and source.satisfied
+
     def want(
         self, key: PeerKey, frm: int, to: tuple[int, int, Address, int], wanted: Wanted,
         now: Instant,

@@ -33,7 +33,7 @@ from orderwire.discovery.maps import (
     applied,
     difference,
 )
-from orderwire.discovery.messages import Id, MapRecord, Text
+from orderwire.discovery.messages import Count, Id, MapRecord, Text
 from orderwire.discovery.settings import DELTAS_MAX
 from orderwire.kernel import LocalProtocolError, RemoteProtocolError
 
@@ -111,6 +111,7 @@ class _MapBody(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     participant: ParticipantData
     table: _Table
     foreign: _ForeignList
+    own_ver: Count
 
 
 class _DeltaBody(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
@@ -122,6 +123,7 @@ class _DeltaBody(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     """Which of them are changed."""
     foreign: _ForeignList
     foreign_removed: Annotated[tuple[tuple[Text, Id], ...], msgspec.Meta(max_length=FOREIGN_MAX)]
+    own_ver: Count
 
 
 _Body = TypeVar("_Body", _MapBody, _DeltaBody)
@@ -135,14 +137,16 @@ _delta_decoder = msgspec.msgpack.Decoder(_DeltaBody)
 
 def encode_map(whole: Map) -> bytes:
     """Return the MAP's bytes.  Raises LocalProtocolError when it is too large to be sent."""
-    return _pack(_MapBody(whole.participant, _table_of(whole.endpoints), whole.foreign))
+    return _pack(
+        _MapBody(whole.participant, _table_of(whole.endpoints), whole.foreign, whole.own_ver)
+    )
 
 
 def decode_map(data: bytes) -> Map:
     """Return the MAP.  Raises RemoteProtocolError."""
     body = _unpack(data, _map_decoder)
     _check_foreign(body.foreign)
-    return Map(body.participant, tuple(_rows(body.table)), body.foreign)
+    return Map(body.participant, tuple(_rows(body.table)), body.foreign, body.own_ver)
 
 
 def decode_participant(data: bytes) -> ParticipantData:
@@ -164,6 +168,7 @@ def encode_delta(delta: MapDelta) -> bytes:
             _steps(sorted(each.key for each in delta.changed)),
             delta.foreign,
             delta.foreign_removed,
+            delta.own_ver,
         )
     )
 
@@ -185,6 +190,7 @@ def decode_delta(data: bytes) -> MapDelta:
         changed=tuple(changed),
         foreign=body.foreign,
         foreign_removed=body.foreign_removed,
+        own_ver=body.own_ver,
     )
 
 

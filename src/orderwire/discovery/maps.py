@@ -100,6 +100,8 @@ class Map(msgspec.Struct, frozen=True):
     """By ascending key."""
     foreign: tuple[ForeignData, ...] = ()
     """What a gateway learnt in other domains, by domain and id."""
+    own_ver: int = 0
+    """Version without the foreign entries, when they have made the MAP's own another one."""
 
     @classmethod
     def of(
@@ -107,6 +109,7 @@ class Map(msgspec.Struct, frozen=True):
         participant: ParticipantData,
         endpoints: Iterable[EndpointData] = (),
         foreign: Iterable[ForeignData] = (),
+        own_ver: int = 0,
     ) -> "Map":
         """Return the MAP of these, in order.  Raises LocalProtocolError."""
         ordered = tuple(sorted(endpoints, key=_key))
@@ -125,7 +128,7 @@ class Map(msgspec.Struct, frozen=True):
                 f"{len(ordered)} endpoints and {len(entries)} foreign entries; a MAP has at most"
                 f" {ENDPOINTS_MAX} and {FOREIGN_MAX}"
             )
-        return cls(participant, ordered, entries)
+        return cls(participant, ordered, entries, own_ver)
 
 
 class MapDelta(msgspec.Struct, frozen=True):
@@ -142,6 +145,8 @@ class MapDelta(msgspec.Struct, frozen=True):
     """Entries that are new or other than before."""
     foreign_removed: tuple[tuple[str, int], ...] = ()
     """Domain and id."""
+    own_ver: int = 0
+    """The new MAP's."""
 
 
 def difference(old: Map, new: Map) -> MapDelta:
@@ -157,6 +162,7 @@ def difference(old: Map, new: Map) -> MapDelta:
         changed=tuple(each for each in new.endpoints if before.get(each.key, each) != each),
         foreign=tuple(each for each in new.foreign if told.get(each.origin) != each),
         foreign_removed=tuple(origin for origin in told if origin not in kept),
+        own_ver=new.own_ver,
     )
 
 
@@ -191,6 +197,7 @@ def applied(old: Map, delta: MapDelta) -> Map:
         delta.participant or old.participant,
         tuple(sorted(endpoints.values(), key=_key)),
         tuple(sorted(foreign.values(), key=_origin)),
+        delta.own_ver,
     )
 
 

@@ -161,7 +161,7 @@ PARTICIPANT = ["guid", "name", [], []]
 
 
 def test_the_hand_made_map_is_one() -> None:
-    whole = decode_map(packed([1, PARTICIPANT, table(), []]))
+    whole = decode_map(packed([1, PARTICIPANT, table(), [], 0]))
     assert whole.endpoints == (EndpointData(0, EndpointKind.WRITER, "a/b", "T"),)
 
 
@@ -196,17 +196,18 @@ def test_the_hand_made_map_is_one() -> None:
 )
 def test_columns_that_do_not_fit_together_are_refused(columns: dict[str, object]) -> None:
     with pytest.raises(RemoteProtocolError):
-        decode_map(packed([1, PARTICIPANT, table(**columns), []]))
+        decode_map(packed([1, PARTICIPANT, table(**columns), [], 0]))
 
 
 @pytest.mark.parametrize(
     "body",
     [
-        [2, PARTICIPANT, table(), []],
-        [1, PARTICIPANT, table()],
-        [1, PARTICIPANT, table(), [], 0],
-        [1, PARTICIPANT, table(), [["east", 2, 1, 1, b""], ["east", 1, 1, 1, b""]]],
-        [1, PARTICIPANT, table(), [["e" * 256, 1, 1, 1, b""]]],
+        [2, PARTICIPANT, table(), [], 0],
+        [1, PARTICIPANT, table(), []],
+        [1, PARTICIPANT, table(), [], -1],
+        [1, PARTICIPANT, table(), [], 0, 0],
+        [1, PARTICIPANT, table(), [["east", 2, 1, 1, b""], ["east", 1, 1, 1, b""]], 0],
+        [1, PARTICIPANT, table(), [["e" * 256, 1, 1, 1, b""]], 0],
     ],
 )
 def test_other_bodies_are_refused(body: list[object]) -> None:
@@ -216,7 +217,7 @@ def test_other_bodies_are_refused(body: list[object]) -> None:
 
 def test_a_change_that_changes_what_it_does_not_tell_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="does not say what it is"):
-        decode_delta(packed([2, None, [], table(), [2], [], []]))
+        decode_delta(packed([2, None, [], table(), [2], [], [], 0]))
 
 
 def test_a_bomb_is_refused_before_it_goes_off() -> None:

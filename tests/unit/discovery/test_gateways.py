@@ -1,0 +1,313 @@
+"""Several domains that learn of each other through gateways."""
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import pytest
+from domains_world import DomainsWorld
+from drawn_maps import FOREIGN
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orderwire.discovery.asking import Held
+from orderwire.discovery.domains import backbone_guid, gateways, merged
+from orderwire.discovery.foreign import Holdings
+from orderwire.discovery.gateway import Gateway, GatewaySettings
+from orderwire.discovery.map_codec import decode, decode_map, encode_map
+from orderwire.discovery.maps import (
+    EndpointData,
+    EndpointKind,
+    ForeignData,
+    Map,
+    ParticipantData,
+)
+from orderwire.discovery.messages import Ask, Detail, Details, MapRecord
+from orderwire.discovery.summaries import Interests, Wanted
+from orderwire.kernel import Instant, ms, stream
+
+READER, WRITER = EndpointKind
+STEADY = {"Heartbeat", "Sync", "SyncReply", "Hello", "Members"}
+
+
+def endpoint(key: int, kind: EndpointKind, topic: str) -> EndpointData:
+    return EndpointData(key, kind, topic, "T")
+
+
+def drawn(chance: Random, count: int) -> list[EndpointData]:
+    return [
+        endpoint(key, chance.choice((READER, WRITER)), chance.choice("abcdefgh"))
+        for key in range(count)
+    ]
+
+
+# -- the pure parts ---------------------------------------------------------------------------
+
+
+def test_the_lowest_willing_ids_are_the_gateways() -> None:
+    assert gateways({9, 4, 7}) == (4, 7)
+    assert gateways({9}) == (9,)
+    assert gateways(()) == ()
+    assert gateways(range(9), 3) == (0, 1, 2)
+    assert backbone_guid("east", 7) == "east/7"
+
+
+def test_settings_are_positive() -> None:
+    with pytest.raises(ValueError, match="collect_ns=0"):
+        GatewaySettings(collect_ns=0)
+
+
+ENTRIES = st.one_of(
+    FOREIGN,
+    st.builds(
+        ForeignData,
+        st.just("east"),
+        st.integers(0, 1),
+        st.integers(1, 2),
+        st.integers(1, 2),
+        st.lists(
+            st.builds(EndpointData, st.integers(0, 2), st.just(READER), st.sampled_from("ab")),
+            max_size=2,
+            unique_by=lambda each: each.key,
+        ).map(lambda endpoints: encode_map(Map.of(ParticipantData("x"), endpoints))),
+    ),
+)
+
+
+@given(entries=st.lists(ENTRIES, max_size=8), chance=st.randoms(use_true_random=False))
+@settings(max_examples=60)
+def test_merging_depends_on_no_order(entries: list[ForeignData], chance: Random) -> None:
+    once = merged(entries)
+    half = chance.randrange(len(entries) + 1)
+    assert merged([*merged(entries[:half]), *merged(entries[half:])]) == once
+    assert merged([*once, *entries]) == once
+    chance.shuffle(entries)
+    assert merged(entries) == once
+
+
+def test_equally_new_entries_are_united() -> None:
+    maps = [
+        encode_map(Map.of(ParticipantData("x"), [endpoint(key, READER, "a")])) for key in (1, 2)
+    ]
+    (entry,) = merged(ForeignData("east", 7, 1, 1, each) for each in maps)
+    assert [each.key for each in decode_map(entry.map).endpoints] == [1, 2]
+    newer = ForeignData("east", 7, 1, 2, maps[0])
+    assert merged([entry, newer]) == (newer,)
+    restarted = ForeignData("east", 7, 2, 1, maps[0])
+    assert merged([restarted, newer]) == (restarted,)
+
+
+def test_an_entry_is_as_old_as_was_said() -> None:
+    """Its gateway fell silent; the answer was 4 s old evidence then."""
+    holdings = Holdings(expire_ns=ms(15_000), fail_ns=ms(6_000))
+    interests = Interests([endpoint(1, WRITER, "a")])
+    data = encode_map(Map.of(ParticipantData("x"), [endpoint(1, READER, "a")]))
+
+    def held(age_ms: int) -> Held:
+        return Held(1, Wanted(), (Detail(7, 1, 1, age_ms, data),), ms(100_000))
+
+    key = "bone", 1, 1
+    holdings.put(key, "east", held(4_000))
+    entries, due = holdings.report(interests, ms(200_000))
+    assert [each.origin for each in entries] == [("east", 7)]
+    assert due is None
+    holdings.doubt(key, ms(101_000))
+    holdings.doubt(key, ms(150_000))
+    last = ms(96_000 + 15_000)
+    assert holdings.report(interests, Instant(last - 1)) == (entries, last)
+    holdings.stand(key)
+    assert holdings.report(interests, last) == (entries, None)
+    holdings.doubt(key, ms(120_000))
+    last = ms(120_000 - 6_000 + 15_000)
+    assert holdings.report(interests, Instant(last - 1)) == (entries, last)
+    assert holdings.report(interests, last) == ((), None)
+    holdings.stand(key)
+    assert holdings.report(interests, last) == ((), None)
+    holdings.put(key, "east", held(0))
+    assert holdings.report(Interests([]), ms(100_000)) == ((), None)
+    holdings.drop("bone")
+    assert holdings.report(interests, ms(100_000)) == ((), None)
+
+
+# -- domains ----------------------------------------------------------------------------------
+
+STAR = {"a": ("bone",), "b": ("bone",), "c": ("bone",)}
+CYCLE = {"a": ("ab", "ca"), "b": ("ab", "bc"), "c": ("bc", "ca")}
+
+
+def populated(
+    backbones: dict[str, tuple[str, ...]],
+    seed: int,
+    size: int = 4,
+    gateway: type[Gateway] = Gateway,
+    loss_ratio: float = 0.0,
+    willing: int = 3,
+) -> DomainsWorld:
+    world = DomainsWorld(backbones, seed, gateway=gateway, loss_ratio=loss_ratio, willing=willing)
+    chance = stream(seed, "population")
+    for domain in backbones:
+        for number in range(size):
+            world.begin(f"{domain}{number}", drawn(chance, 3))
+    return world
+
+
+def posted(world: DomainsWorld, since_ns: int) -> Counter[str]:
+    return Counter(type(each.message).__name__ for each in world.posted if each.time_ns >= since_ns)
+
+
+@pytest.mark.parametrize("backbones", [STAR, CYCLE], ids=["star", "cycle"])
+@pytest.mark.parametrize("seed", range(2))
+def test_every_domain_learns_what_it_may_match(
+    backbones: dict[str, tuple[str, ...]], seed: int
+) -> None:
+    world = populated(backbones, seed)
+    world.run(ms(20_000))
+    assert world.wrong() == []
+    assert any(world.expected_at(domain) for domain in backbones)
+    assert {len(each) for each in world.gateways().values()} == {2}
+    for domain, two in world.gateways().items():
+        told = [world.processes[address].core for address in two]
+        assert all(isinstance(each, Gateway) for each in told)
+        entries = [each.foreign for each in told if isinstance(each, Gateway)]
+        assert entries[0] == entries[1], domain
+
+
+@pytest.mark.parametrize("backbones", [STAR, CYCLE], ids=["star", "cycle"])
+def test_gateways_in_a_cycle_fall_silent(backbones: dict[str, tuple[str, ...]]) -> None:
+    """eProsima/DDS-Router #548: a cycle of three routers fed itself with discovery, endlessly."""
+    world = populated(backbones, 1)
+    world.run(ms(20_000))
+    assert world.wrong() == []
+    for change in range(3):
+        world.tell("a3", [endpoint(change, WRITER, "abc"[change])])
+        world.run(ms(20_000 + 10_000 * (change + 1)))
+        assert world.wrong() == []
+    world.tell("b3", [])
+    world.run(ms(60_000))
+    assert world.wrong() == []
+    before = posted(world, 0)
+    assert before["Ask"] > 0
+    world.run(ms(80_000))
+    since = posted(world, ms(60_000))
+    assert set(since) <= STEADY
+
+
+class Echo(Gateway):
+    """A broken twin: foreign entries count for the version of what is exported."""
+
+    def _own_bytes(self) -> bytes:
+        self._own_ver += 1
+        self._me = None
+        return super()._own_bytes()
+
+
+def test_without_versions_of_ones_own_a_cycle_never_falls_silent() -> None:
+    world = populated(CYCLE, 1, gateway=Echo)
+    world.run(ms(8_000))
+    since = posted(world, ms(7_000))
+    assert since["Ask"] > 20
+    assert since["Details"] > 20
+    assert since["Update"] > 20
+
+
+class Transit(Gateway):
+    """A broken twin: no split horizon, what other domains told is told on."""
+
+    def _member(self, inc: int, record: MapRecord) -> Any:
+        member = super()._member(inc, record)
+        foreign = [
+            each for entry in decode(record).foreign for each in decode_map(entry.map).endpoints
+        ]
+        if foreign:
+            member.ver = record.ver
+            member.endpoints += tuple(
+                EndpointData(key, each.kind, each.topic) for key, each in enumerate(foreign, 1_000)
+            )
+        return member
+
+
+def test_without_a_split_horizon_endpoints_multiply() -> None:
+    world = populated(CYCLE, 1, gateway=Transit)
+    there = sum(len(each.endpoints) for each in world.own.values())
+    for tenth in range(10, 80):
+        world.run(ms(100 * tenth))
+        if sum(map(len, world.foreign_at("a3").values())) > there:
+            return
+    pytest.fail("nothing was told twice")
+
+
+def test_the_dead_the_leaving_and_the_new_are_told_across() -> None:
+    world = populated(STAR, 2)
+    world.run(ms(20_000))
+    world.die("b3")
+    world.go("c3")
+    world.run(ms(30_000))
+    assert world.wrong() == []
+    world.begin("b3", [endpoint(1, READER, "a"), endpoint(2, WRITER, "b")])
+    world.run(ms(35_000))
+    assert world.wrong() == []
+
+
+def test_one_gateway_dies_and_nobody_notices() -> None:
+    world = populated(STAR, 3)
+    world.run(ms(20_000))
+    gone = world.gateways()["b"][0]
+    before = world.expected_at("a")
+    world.die(gone)
+    for second in range(21, 40):
+        world.run(ms(1_000 * second))
+        known = world.foreign_at("a3")
+        assert {each: it for each, it in before.items() if each[1] != gone}.items() <= known.items()
+    assert world.wrong() == []
+    assert len(world.gateways()["b"]) == 2
+
+
+def test_all_gateways_of_a_domain_die_and_others_step_in() -> None:
+    world = populated(STAR, 4, size=6, willing=5)
+    world.run(ms(20_000))
+    assert world.wrong() == []
+    gone = world.gateways()["b"]
+    before = {each: it for each, it in world.expected_at("a").items() if each[1] not in gone}
+    for address in gone:
+        world.die(address)
+    for second in range(21, 50):
+        world.run(ms(1_000 * second))
+        assert before.items() <= world.foreign_at("a5").items(), second
+    assert world.wrong() == []
+    assert len(world.gateways()["b"]) == 2
+
+
+def test_a_domain_that_is_cut_off_is_forgotten_in_time() -> None:
+    world = populated(STAR, 5)
+    world.run(ms(20_000))
+    assert any(domain == "b" for domain, _ in world.foreign_at("a3"))
+    for address in [each for each in world.own if each[0] == "b"]:
+        world.die(address)
+    bound = GatewaySettings().expire_ns + ms(2_000)
+    world.run(ms(20_000) + bound)
+    assert world.wrong() == []
+
+
+def test_loss_is_got_over() -> None:
+    world = populated(STAR, 6, loss_ratio=0.05)
+    world.run(ms(40_000))
+    world.tell("c3", [endpoint(1, WRITER, "a"), endpoint(2, READER, "b")])
+    world.calm()
+    world.run(ms(70_000))
+    assert world.wrong() == []
+
+
+def test_asks_of_strangers_are_not_answered() -> None:
+    world = populated(STAR, 7)
+    world.run(ms(20_000))
+    address = world.gateways()["a"][0]
+    core = world.processes[address].core
+    assert isinstance(core, Gateway)
+    ring = core._backbones["bone"]
+    assert ring.node.id is not None
+    now = world.world.now_ns
+    ask = Ask(ring.node.id, ring.inc + 1, 1, 1, b"", ())
+    assert core.receive("x", ask, now, "bone") == []
+    assert core.receive("x", ask, now, "no backbone of ours") == []
+    details = Details(ring.node.id, 1, 1, 1, 1, ())
+    assert core.receive("x", details, now, "bone") == []
