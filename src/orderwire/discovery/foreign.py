@@ -61,6 +61,10 @@ class Holdings:
         if holding is not None and holding.stood_until is None:
             holding.stood_until = since
 
+    def remove(self, key: GatewayKey) -> None:
+        """Nothing of that gateway's is wanted."""
+        self._holdings.pop(key, None)
+
     def drop(self, backbone: str) -> None:
         """Forget what was told there."""
         for key in [each for each in self._holdings if each[0] == backbone]:

@@ -459,7 +459,9 @@ class Gateway:
         to = far.id, far.inc, far.addr, far.summary.ver
         posts = ring.asking.want(far.id, me, to, wanted, now)
         key = ring.name, far.id, far.inc
-        if ring.asking.is_held(far.id):
+        if not wanted:  # What it told before matches nothing, or is there no more.
+            self._holdings.remove(key)
+        elif ring.asking.is_held(far.id):
             self._holdings.stand(key)
         else:
             self._holdings.doubt(key, now)

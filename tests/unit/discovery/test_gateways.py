@@ -202,9 +202,9 @@ class Echo(Gateway):
 
 
 def test_without_versions_of_ones_own_a_cycle_never_falls_silent() -> None:
-    world = populated(CYCLE, 1, gateway=Echo)
-    world.run(ms(8_000))
-    since = posted(world, ms(7_000))
+    world = populated(CYCLE, 1, size=2, gateway=Echo)
+    world.run(ms(6_000))
+    since = posted(world, ms(5_000))
     assert since["Ask"] > 20
     assert since["Details"] > 20
     assert since["Update"] > 20
@@ -246,6 +246,17 @@ def test_the_dead_the_leaving_and_the_new_are_told_across() -> None:
     world.begin("b3", [endpoint(1, READER, "a"), endpoint(2, WRITER, "b")])
     world.run(ms(35_000))
     assert world.wrong() == []
+
+
+def test_the_last_that_matched_is_forgotten() -> None:
+    world = DomainsWorld(STAR, 1)
+    world.begin("a0", [endpoint(1, READER, "a")])
+    world.begin("b0", [endpoint(1, WRITER, "a"), endpoint(2, WRITER, "b")])
+    world.run(ms(5_000))
+    assert world.foreign_at("a0") == {("b", "b0"): [endpoint(1, WRITER, "a")]}
+    world.tell("b0", [endpoint(2, WRITER, "b")])
+    world.run(ms(6_000))
+    assert world.foreign_at("a0") == {}
 
 
 def test_one_gateway_dies_and_nobody_notices() -> None:
@@ -311,3 +322,46 @@ def test_asks_of_strangers_are_not_answered() -> None:
     assert core.receive("x", ask, now, "no backbone of ours") == []
     details = Details(ring.node.id, 1, 1, 1, 1, ())
     assert core.receive("x", details, now, "bone") == []
+
+
+def churned(seed: int) -> tuple[DomainsWorld, int]:
+    """Domains whose participants come, change, leave and die for 30 s, on a channel that loses."""
+    chance = stream(seed, "churn")
+    backbones = chance.choice((STAR, CYCLE))
+    size = chance.randrange(4, 7)
+    world = populated(backbones, seed, size=size, loss_ratio=chance.choice((0.0, 0.02)))
+    dead: list[str] = []
+    for step in range(chance.randrange(5, 16)):
+        world.run(ms(10_000 + 2_000 * step + chance.randrange(2_000)))
+        address = chance.choice(sorted(world.own))
+        what = chance.choice(("tell", "tell", "tell", "die", "go", "begin"))
+        if what == "tell":
+            world.tell(address, drawn(chance, chance.randrange(5)))
+        elif what == "begin" and dead:
+            world.begin(dead.pop(0), drawn(chance, 3))
+        elif what in ("die", "go") and len(world.own) > 2 * size:
+            (world.die if what == "die" else world.go)(address)
+            dead.append(address)
+    world.calm()
+    end = world.world.now_ns + ms(35_000)
+    world.run(end)
+    return world, end
+
+
+def is_right(seed: int) -> list[str]:
+    world, end = churned(seed)
+    wrong = world.wrong()
+    world.run(end + ms(10_000))
+    loud = set(posted(world, end)) - STEADY
+    return [*wrong, *(f"{each} long after the last change" for each in sorted(loud))]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_domains_end_exact_after_churn(seed: int) -> None:
+    assert is_right(seed) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 160))
+def test_domains_end_exact_after_churn_in_bulk(seed: int) -> None:
+    assert is_right(seed) == []
