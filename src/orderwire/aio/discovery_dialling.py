@@ -14,6 +14,8 @@ class Session:
         """Attempts that have neither brought a connection nor failed."""
         self.begun = 0
         """Attempts so far."""
+        self.established = False
+        """The other side's kernel has answered: more attempts would bring nothing more."""
         self.ended = False
         self.timers: list[asyncio.TimerHandle] = []
 
@@ -54,12 +56,13 @@ class Caller(Protocol):
 class Dialler:
     """Runs the sessions of all links: different addresses in parallel, never one after the other.
 
-    `connect(address)` makes one connection; it raises OSError where that fails.
+    `connect(address, established)` makes one connection, and calls `established` when the kernel
+    has; it raises OSError where that fails.
     """
 
     def __init__(
         self,
-        connect: Callable[[str], Awaitable[None]],
+        connect: Callable[[str, Callable[[], None]], Awaitable[None]],
         *,
         connect_s: float,
         attempt_s: float,
@@ -89,23 +92,30 @@ class Dialler:
 
     def _begin(self, link: Caller, session: Session) -> None:
         loop = self._loop
-        session.timers.append(
-            loop.call_later(
-                self._connect_s, link.give_up, f"no answer within {self._connect_s:g} s"
-            )
-        )
+        session.timers.append(loop.call_later(self._connect_s, self._late, link, session))
         if link.has_candidates:  # The other side was quicker; only if nothing comes of it.
-            session.timers.append(loop.call_later(self._attempt_s, self._attempt, link, session))
+            session.timers.append(loop.call_later(self._attempt_s, self._again, link, session))
         else:
             self._attempt(link, session)
 
+    def _late(self, link: Caller, session: Session) -> None:
+        """Give up; but who accepts and is slow to speak gets as long as others do."""
+        if not (session.established or link.has_candidates):
+            link.give_up(f"no answer within {self._connect_s:g} s")
+
+    def _again(self, link: Caller, session: Session) -> None:
+        """Attempt once more, after what the loop has in hand: it may be the answer."""
+        self._loop.call_soon(self._attempt, link, session)
+
     def _attempt(self, link: Caller, session: Session) -> None:
+        if session.ended or session.established:
+            return
         if session.begun and len(self._tasks) >= self._half_open_max:
             return  # First attempts of others come first.
         session.begun += 1
         if session.begun < self._attempts_max:
             wait_s = self._attempt_s * 2 ** (session.begun - 1)
-            session.timers.append(self._loop.call_later(wait_s, self._attempt, link, session))
+            session.timers.append(self._loop.call_later(wait_s, self._again, link, session))
         task = self._loop.create_task(self._try(link, session))
         session.attempts[task] = None
         self._tasks.add(task)
@@ -113,8 +123,12 @@ class Dialler:
 
     async def _try(self, link: Caller, session: Session) -> None:
         why = ""
+
+        def established() -> None:
+            session.established = True
+
         try:
-            await self._connect(link.address)
+            await self._connect(link.address, established)
         except OSError as error:
             why = str(error) or type(error).__name__
         task = asyncio.current_task()

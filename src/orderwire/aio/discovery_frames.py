@@ -7,7 +7,8 @@
     MESSAGE   one whole message
     FIRST     begins a message too long for a frame: its length (u32), then its first bytes
     NEXT      the bytes behind those; the message ends where FIRST said
-    BYE       the speaker sends nothing more
+    BYE       the speaker sends nothing more on this connection
+    END       as BYE, and nobody will listen at its address: the process ends
 
 Between the frames of a long message whole urgent ones may come, and no others: see `Outgoing`.
 """
@@ -45,6 +46,7 @@ class FrameKind(IntEnum):
     FIRST = 0xE4
     NEXT = 0xE5
     BYE = 0xE6
+    END = 0xE7
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -157,7 +159,7 @@ class FrameReader:
             )
         if kind not in _KINDS:
             raise RemoteProtocolError(f"a frame of kind {kind:#x}")
-        if kind in (FrameKind.CHOSEN, FrameKind.BYE) and length:
+        if kind in _EMPTY and length:
             raise RemoteProtocolError(f"a frame of kind {kind:#x} and {length} bytes, expected 0")
 
     def _begin(self, content: bytes) -> None:
@@ -186,6 +188,7 @@ class FrameReader:
 
 
 _KINDS = frozenset(FrameKind)
+_EMPTY = frozenset({FrameKind.CHOSEN, FrameKind.BYE, FrameKind.END})
 
 
 class Outgoing:

@@ -48,6 +48,11 @@ def is_urgent(message: Any) -> bool:
     return isinstance(message, Heartbeat | NotMe | LeaveAck | Renew)
 
 
+def monotonic_now() -> Instant:
+    """Return the time that hosts give to cores: what cores are made with must fit it."""
+    return Instant(time.monotonic_ns())
+
+
 class DiscoveryHost(Generic[CommandT, IndicationT]):
     """Runs one core on one transport, on the monotonic clock.
 
@@ -65,7 +70,6 @@ class DiscoveryHost(Generic[CommandT, IndicationT]):
         encode: Callable[[Any], bytes] = messages.encode,
         decode: Callable[[bytes | bytearray], Any] = messages.decode,
         urgent: Callable[[Any], bool] = is_urgent,
-        monotonic_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """Begin to accept; the core's first command is the caller's to submit."""
         self._core = core
@@ -75,14 +79,13 @@ class DiscoveryHost(Generic[CommandT, IndicationT]):
         self._encode = encode
         self._decode = decode
         self._urgent = urgent
-        self._monotonic_ns = monotonic_ns
         self._loop = asyncio.get_running_loop()
         self._pending: deque[DiscoveryEffects] = deque()
         self._applying = False
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = 0
         self._closed = False
-        self._now = Instant(monotonic_ns())
+        self._now = monotonic_now()
         self.malformed = Tally()
         """Messages dropped as a peer's fault, by the address that it has."""
         self.received: Counter[str] = Counter()
@@ -99,9 +102,7 @@ class DiscoveryHost(Generic[CommandT, IndicationT]):
     @property
     def now(self) -> Instant:
         """The core's time: nanoseconds of the monotonic clock; never goes back."""
-        now = self._monotonic_ns()
-        if now > self._now:
-            self._now = Instant(now)
+        self._now = max(self._now, monotonic_now())
         return self._now
 
     def submit(self, command: CommandT) -> None:

@@ -165,15 +165,20 @@ class Link:
         assert stream is not None
         assert not stream.said_bye, "BYE is said once"
         stream.said_bye = True
-        stream.send(FrameKind.BYE)
+        stream.send(FrameKind.END if self._owner.closing else FrameKind.BYE)
         if stream.got_bye:
             self._over(stream)
 
-    def bye(self, stream: DiscoveryStream) -> None:
-        """The other side sends nothing more.  Raises RemoteProtocolError."""
+    def bye(self, stream: DiscoveryStream, *, ends: bool) -> None:
+        """The other side sends nothing more; when its process ends, it takes nothing more either.
+
+        Raises RemoteProtocolError.
+        """
         if stream is not self.chosen or stream.got_bye:
             raise RemoteProtocolError(f"{self.address} said BYE where nothing was begun")
         stream.got_bye = True
+        if ends:
+            self._owner.failed(self, "it ended", self.outgoing.clear())
         if stream.said_bye:
             self._over(stream)
         else:

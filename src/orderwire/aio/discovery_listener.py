@@ -72,6 +72,8 @@ class Listener:
 
     def opened(self, stream: DiscoveryStream) -> None:
         """Wait for this connection's hello."""
+        if stream.attempt is not None:
+            self._unknown.pop(stream.attempt, None)
         self._unknown[stream] = stream.source
 
     def known(self, stream: DiscoveryStream) -> None:
@@ -134,6 +136,7 @@ class Listener:
         task = asyncio.current_task()
         assert task is not None
         stream = self._make()
+        stream.attempt = task
         try:
             async with asyncio.timeout(seconds(self._settings.hello_ns)):
                 await self._loop.connect_accepted_socket(

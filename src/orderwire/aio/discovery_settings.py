@@ -10,14 +10,14 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """How discovery uses the network.  Times are nanoseconds."""
 
     connect_ns: int = 3 * NS_PER_S
-    """An address that has not answered by then is unreachable."""
+    """An address whose kernel has not answered by then is unreachable."""
     attempt_ns: int = 100 * NS_PER_MS
     """Without an answer for so long, a second attempt starts beside the first, a third after twice
     as long again."""
     attempts_max: int = 3
     half_open_max: int = 128
     """Attempts under way, to all addresses."""
-    hello_ns: int = 3 * NS_PER_S
+    hello_ns: int = 10 * NS_PER_S
     """A connection that has not said who it is by then is closed."""
     frame_ns: int = 10 * NS_PER_S
     """How long one message may take to arrive, beside its length's share."""

@@ -70,7 +70,7 @@ class DiscoveryStream(asyncio.Protocol):
         self.dialled = dialled
         """The address that we called, when it was us."""
         self.attempt: asyncio.Task[None] | None = None
-        """What called it."""
+        """What called it, or accepted it."""
         self.was_opened = False
         self.peer: str | None = None
         """The address at the other side, once it is known."""

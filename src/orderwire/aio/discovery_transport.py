@@ -42,6 +42,7 @@ class DiscoveryTransport:
         settings: TransportSettings,
         credentials: Credentials | None,
     ) -> None:
+        self._host, _ = split_address(address)
         self.address = address
         """Where others reach us, and what they call us."""
         self.domain = domain
@@ -100,7 +101,7 @@ class DiscoveryTransport:
             raise LocalProtocolError(
                 f"{address} is reachable from other machines, and without TLS this listener neither"
                 " encrypts nor authenticates: listen on 127.0.0.1, give the domain's credentials,"
-                " or say insecure if you trust this network"
+                " or say insecure=True if you trust this network"
             )
         if not 0 < len(domain.encode()) <= 255:
             raise LocalProtocolError(f"domain {domain!r} must have 1 to 255 bytes")
@@ -242,12 +243,11 @@ class DiscoveryTransport:
             silence_s=seconds(self.settings.silence_ns),
         )
 
-    async def _connect(self, address: Address) -> None:
+    async def _connect(self, address: Address, established: Callable[[], None]) -> None:
         try:
             host, port = _numeric(address)
         except LocalProtocolError as error:  # It came from a peer: no fault of the caller.
             raise OSError(str(error)) from None
-        own, _ = split_address(self.address)
         task = asyncio.current_task()
         assert task is not None
 
@@ -256,12 +256,24 @@ class DiscoveryTransport:
             stream.attempt = task
             return stream
 
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        called = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            called.setblocking(False)
+            if self.settings.same_host:
+                called.bind((self._host, 0))
+            await self._loop.sock_connect(called, (host, port))
+        except BaseException:
+            called.close()
+            raise
+        established()
+        tls = self._credentials is not None
         await self._loop.create_connection(
             made,
-            host,
-            port,
-            local_addr=(own, 0) if self.settings.same_host else None,
-            ssl=None if self._credentials is None else self._credentials.client,
+            sock=called,
+            ssl=self._credentials.client if self._credentials is not None else None,
+            server_hostname=host if tls else None,
+            ssl_handshake_timeout=seconds(self.settings.hello_ns) if tls else None,
         )
 
     # What streams tell.
@@ -300,8 +312,8 @@ class DiscoveryTransport:
                 self._message(link.address, content)
         elif kind is FrameKind.CHOSEN:
             link.told(stream)
-        elif kind is FrameKind.BYE:
-            link.bye(stream)
+        elif kind in (FrameKind.BYE, FrameKind.END):
+            link.bye(stream, ends=kind is FrameKind.END)
         else:
             raise RemoteProtocolError(f"{kind.name} from {stream.peer} after the hello")
 

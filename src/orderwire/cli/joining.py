@@ -1,17 +1,13 @@
 """What `participant`, `record` and `replay` share: joining a group from the command line."""
 
-import asyncio
-import contextlib
 import functools
-import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import click
 import msgspec
 
-from orderwire.cli.output import EXIT_FAILED, progress
-from orderwire.kernel import OrderwireError
+from orderwire.cli.output import progress
 from orderwire.ordering.catalog import ALGORITHMS
 from orderwire.participant import (
     DeltaCausal,
@@ -143,48 +139,3 @@ def joins_group(default_order: str | None) -> Callable[[Callable[..., None]], Ca
         return command
 
     return add
-
-
-def run_until_stopped(work: Callable[[asyncio.Event], Coroutine[Any, Any, int]]) -> None:
-    """Run `work(stop)` and exit with its status; Ctrl-C or SIGTERM set `stop`, twice kills.
-
-    What was used wrongly is told as a usage error, what the system refuses as a failure.
-    """
-
-    async def run() -> int:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-
-        def on_signal() -> None:
-            stop.set()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.remove_signal_handler(number)
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, on_signal)
-        return await work(stop)
-
-    try:
-        status = asyncio.run(run())
-    except OrderwireError as error:
-        raise click.UsageError(str(error)) from None
-    except (OSError, TimeoutError) as error:
-        click.echo(f"error: {error}", err=True)
-        status = EXIT_FAILED
-    except KeyboardInterrupt:
-        status = 130
-    raise SystemExit(status)
-
-
-async def first_of(*waits: Coroutine[Any, Any, Any]) -> None:
-    """Return when the first of these has ended, and end the others.  Raises what it raised."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(*tasks, return_exceptions=True)

@@ -7,6 +7,7 @@ import click
 
 COMMANDS: Mapping[str, str] = {
     "audit": "Check that a trace kept every ordering promise.",
+    "bootstrap": "Run the server that gives a domain's participants their ids.",
     "broker": "Run one broker that speaks the Kafka wire protocol.",
     "count": "Count bytes, characters and words of a text in a topic, on Spark.",
     "demo": "Hold an audited conference over real sockets, end to end.",

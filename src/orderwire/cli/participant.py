@@ -12,8 +12,9 @@ from typing import Any
 import click
 import msgspec
 
-from orderwire.cli.joining import Joining, first_of, joins_group, run_until_stopped
+from orderwire.cli.joining import Joining, joins_group
 from orderwire.cli.output import EXIT_GOOD, emit, emit_json, progress
+from orderwire.cli.running import first_of, run_until_stopped
 from orderwire.kernel import NS_PER_MS, OrderwireError
 from orderwire.participant import Sample, Topic, Writer
 

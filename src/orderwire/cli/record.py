@@ -5,8 +5,9 @@ import asyncio
 import click
 import msgspec
 
-from orderwire.cli.joining import Joining, first_of, joins_group, run_until_stopped
+from orderwire.cli.joining import Joining, joins_group
 from orderwire.cli.output import EXIT_GOOD, emit_json, progress
+from orderwire.cli.running import first_of, run_until_stopped
 from orderwire.participant import Sample
 from orderwire.participant.recording import Recorder
 

@@ -28,7 +28,9 @@ class Link:
         self.gave_up_at = asyncio.get_running_loop().time()
 
 
-def dialler(connect: Callable[[str], Awaitable[None]], **changes: Any) -> Dialler:
+def dialler(
+    connect: Callable[[str, Callable[[], None]], Awaitable[None]], **changes: Any
+) -> Dialler:
     values: dict[str, Any] = {
         "connect_s": 3.0,
         "attempt_s": 0.1,
@@ -38,7 +40,7 @@ def dialler(connect: Callable[[str], Awaitable[None]], **changes: Any) -> Dialle
     return Dialler(connect, **values | changes)
 
 
-async def hang(address: str) -> None:
+async def hang(address: str, established: Callable[[], None]) -> None:
     await asyncio.Event().wait()
 
 
@@ -48,9 +50,9 @@ class Calls:
     def __init__(self) -> None:
         self.at: list[tuple[str, float]] = []
 
-    async def __call__(self, address: str) -> None:
+    async def __call__(self, address: str, established: Callable[[], None]) -> None:
         self.at.append((address, round(asyncio.get_running_loop().time(), 6)))
-        await hang(address)
+        await hang(address, established)
 
 
 def test_further_attempts_start_beside_the_first() -> None:
@@ -62,6 +64,24 @@ def test_further_attempts_start_beside_the_first() -> None:
         assert calls.at == [("a", 0), ("a", 0.1), ("a", pytest.approx(0.3, abs=1e-3))]
         assert link.gave_up_at == pytest.approx(3.0, abs=0.3)
         await until(lambda: made.half_open == 0)
+
+    in_virtual_time(work)
+
+
+def test_who_accepts_and_is_slow_is_not_called_again_and_gets_more_time() -> None:
+    async def work() -> None:
+        calls, link = Calls(), Link("a")
+
+        async def accept(address: str, established: Callable[[], None]) -> None:
+            established()
+            await calls(address, established)
+
+        made = dialler(accept)
+        made.dial(link, link.session)
+        await asyncio.sleep(10)
+        assert len(calls.at) == 1
+        assert link.gave_up_at == -1
+        await made.close()
 
     in_virtual_time(work)
 
@@ -83,7 +103,7 @@ def test_a_refusal_is_told_and_no_further_attempt_is_made_once_the_session_ends(
     async def work() -> None:
         calls = 0
 
-        async def refuse(address: str) -> None:
+        async def refuse(address: str, established: Callable[[], None]) -> None:
             nonlocal calls
             calls += 1
             raise ConnectionRefusedError("no")

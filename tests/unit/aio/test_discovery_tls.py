@@ -26,9 +26,9 @@ def test_members_talk(tmp_path: Path) -> None:
             sender.post(receiver, b"m")
             sender.post(receiver, bytes(1 << 20))
         await until(lambda: all(len(place.got) == 2 for place in places))
+        assert [place.unreachable for place in places] == [[], []]
         await asyncio.gather(*(place.transport.close() for place in places))
         assert [place.refused for place in places] == [0, 0]
-        assert [place.unreachable for place in places] == [[], []]
 
     in_virtual_time(work)
 

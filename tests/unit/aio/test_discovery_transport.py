@@ -38,9 +38,9 @@ def test_messages_come_in_order_whoever_connects(who: int) -> None:
         await until(lambda: len(sender.got) == 1)
         assert sender.transport.connections == [receiver.address]
         assert receiver.transport.open_sockets == 1
-        await close(*places)
         assert not sender.unreachable
         assert not receiver.unreachable
+        await close(*places)
 
     in_virtual_time(work)
 
@@ -56,10 +56,10 @@ def test_of_connections_opened_at_once_one_stays_and_nothing_is_doubled(attempt_
         expected = [b"%d" % number for number in range(20)]
         assert first.messages() == second.messages() == expected
         await until(lambda: first.transport.open_sockets == second.transport.open_sockets == 1)
-        await close(first, second)
-        assert (first.refused, second.refused) == (0, 0)
         assert not first.unreachable
         assert not second.unreachable
+        await close(first, second)
+        assert (first.refused, second.refused) == (0, 0)
 
     in_virtual_time(work)
 
@@ -215,10 +215,29 @@ def test_closing_writes_what_was_posted_even_to_who_is_not_connected() -> None:
         await close(first)
         await until(lambda: len(second.got) == 2)
         assert third.messages() == [b"last"]
-        assert second.unreachable == third.unreachable == []
+        # Whoever ends says so.
+        await until(lambda: second.unreachable == third.unreachable == [first.address])
         first.post(second, b"too late")
         assert first.transport.dropped == {second.address: 1}
         await close(second, third)
+
+    in_virtual_time(work)
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_who_ends_is_unreachable_at_once_and_what_waits_for_it_is_dropped(who: int) -> None:
+    async def work() -> None:
+        places = await pair()
+        ends, stays = places[who], places[1 - who]
+        ends.post(stays, b"m")
+        await until(lambda: len(stays.got) == 1)
+        for _ in range(16):
+            stays.post(ends, bytes(1 << 20))
+        await close(ends)
+        await until(lambda: stays.unreachable == [ends.address], seconds=1)
+        await until(lambda: stays.transport.open_sockets == 0)
+        assert 0 < stays.transport.dropped[ends.address] <= 16
+        await close(stays)
 
     in_virtual_time(work)
 
