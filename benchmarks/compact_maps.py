@@ -10,7 +10,11 @@ everything (participants included):
 * `dictionary`: the MAP's tables and columns, as `map_codec` has them before deflate;
 * ours: `map_codec`.
 
-`flat` names have no levels between slashes, to show what the split into levels is worth.
+`flat_names` have no levels between slashes, to show what the split into levels is worth.
+
+`delivery`: what one participant must be told of all others, in kB: complete compact MAPs, or, with
+interest-only delivery, all summaries, its ASKs, and the details of what it matches.  Counted from
+the encoded forms, each told once; mean over participants, of some of them in the large case.
 """
 
 import struct
@@ -23,8 +27,15 @@ from harness import arguments, interleave, report, summarise
 from orderwire.discovery.map_codec import decode, decode_map, encode_map, lookup, plain_form
 from orderwire.discovery.maps import EndpointData, EndpointKind, Map, ParticipantData
 from orderwire.discovery.messages import MapRecord
+from orderwire.discovery.summaries import (
+    HASH_BYTES,
+    Interests,
+    Offer,
+    encode_summary,
+    summary_of,
+)
 from orderwire.kernel import stream
-from orderwire.sim.population import Population, TopicSettings, case, draw_topics
+from orderwire.sim.population import Population, TopicSettings, case, draw_topics, uniform
 
 DEVICES = (
     "camera_front", "camera_rear", "camera_left", "camera_right", "lidar_top", "lidar_rear", "imu",
@@ -52,15 +63,17 @@ ORDERS = (
     "bounded-jang(lifetime_ns=250000000,epsilon_ns=1000000)",
     "bounded-jang(lifetime_ns=1000000000,epsilon_ns=1000000)",
 )
-ROBOTS = 12
 SEED = 1
+SAMPLE = 16
+"""Participants whose details are counted in the large case."""
 
 
 def topic_names(count: int, seed: int) -> list[tuple[str, str]]:
-    """Return topics and their types."""
+    """Return topics and their types, of a fleet of a dozen robots or of as many as needed."""
+    robots = max(12, -(-count // (len(DEVICES) * len(TOPICS))))
     every = [
         (f"robot_{robot:02}/{device}/{topic}", type_)
-        for robot in range(ROBOTS)
+        for robot in range(robots)
         for device in DEVICES
         for topic, type_ in TOPICS
     ]
@@ -187,6 +200,37 @@ def cpu(maps: list[Map], repeats: int) -> dict[str, float]:
     return {name: summarise(runs).cpu_us_per_unit for name, runs in rounds.items()}
 
 
+def delivery(population: Population, topics: TopicSettings) -> dict[str, float]:
+    """kB that one participant is told, all MAPs or what interests it."""
+    maps = maps_of(population, topics)
+    summaries = [summary_of(1, each.endpoints, participant=each.participant) for each in maps]
+    offers = [Offer(each.endpoints) for each in maps]
+    some = range(len(maps)) if len(maps) <= 64 else range(0, len(maps), len(maps) // SAMPLE)
+    details = asks = matching = 0
+    for mine in some:
+        interests = Interests(maps[mine].endpoints)
+        for theirs, summary in enumerate(summaries):
+            wanted = interests.wanted(summary)
+            if theirs == mine or not wanted:
+                continue
+            found = tuple(offers[theirs].matching(wanted))
+            matching += len(found)
+            details += len(encode_map(Map(maps[theirs].participant, found)))
+            asks += HASH_BYTES * len(wanted.hashes)
+    others = len(some) * (len(maps) - 1)
+    per_endpoint = sum(len(each.endpoints) for each in maps) / len(maps)
+    full = sum(len(encode_map(each)) for each in maps)
+    told = sum(len(encode_summary(each)) for each in summaries)
+    return {
+        "matching_percent": round(100 * matching / (others * per_endpoint), 1),
+        "full_kb": round(full / 1e3, 1),
+        "summaries_kb": round(told / 1e3, 1),
+        "asks_kb": round(asks / len(some) / 1e3, 1),
+        "details_kb": round(details / len(some) / 1e3, 1),
+        "interest_only/full": round((told + (asks + details) / len(some)) / full, 2),
+    }
+
+
 def main() -> None:
     """Measure and print the result."""
     parser = arguments(__doc__, repeats=5)
@@ -197,6 +241,17 @@ def main() -> None:
     bytes_of = sizes(maps)
     flat = sizes(maps_of(population, TopicSettings(), separator="_"))
     times = cpu(maps, 1 if chosen.quick else chosen.repeats)
+    cases: dict[str, tuple[Population, TopicSettings]] = {
+        "2000 topics": (population, TopicSettings()),
+        "2000 topics, Zipf 0.8": (population, TopicSettings(zipf_exponent=0.8)),
+        "200 topics": (population, TopicSettings(topics=200)),
+        "10000 topics, Zipf 0.8": (population, TopicSettings(topics=10_000, zipf_exponent=0.8)),
+    }
+    if not chosen.quick:
+        cases["1000 participants of 79, 50000 topics"] = (
+            uniform(1_000, 79),
+            TopicSettings(topics=50_000),
+        )
     rivals: dict[str, Any] = {name: {"bytes": found} for name, found in bytes_of.items()}
     ours = rivals.pop("ours")
     for name, us in times.items():
@@ -206,7 +261,11 @@ def main() -> None:
             ours[f"{name}_cpu_us"] = us
     report(
         "compact_maps",
-        ours={**ours, "flat_names_bytes": flat["ours"]},
+        ours={
+            **ours,
+            "flat_names_bytes": flat["ours"],
+            "delivery": {name: delivery(*each) for name, each in cases.items()},
+        },
         rivals=rivals,
         ratios={name: round(bytes_of["ours"]["all"] / bytes_of[name]["all"], 3) for name in rivals},
         repeats=chosen.repeats,
