@@ -366,3 +366,39 @@ def test_a_participant_that_sends_noise_for_a_summary_harms_nobody() -> None:
     assert ana.receive("eve", Ask(999, 1, eve, 1, b"", ()), ms(2_000)) == []
     with pytest.raises(RemoteProtocolError):
         ana.receive("eve", Ask(cast("Any", ana.fdp.id), ana._inc, eve, 1, b"x", ()), ms(2_000))
+
+
+def churned(seed: int) -> Domain:
+    """Participants that come, change, leave and die for 20 s, then quiet."""
+    chance = stream(seed, "churn")
+    domain = Domain(seed, loss_ratio=chance.choice((0.0, 0.02, 0.1)))
+    for number in range(chance.randrange(3, 9)):
+        domain.start(f"p{number}", drawn_endpoints(chance, chance.randrange(6)))
+    for step in range(chance.randrange(5, 20)):
+        domain.world.run(ms(1_000 * step + chance.randrange(1_000)))
+        there = [each for each in domain.own if each in domain.world.processes]
+        address = chance.choice(sorted(domain.own))
+        what = chance.choice(("change", "change", "crash", "leave"))
+        if address not in there:
+            domain.start(address, drawn_endpoints(chance, 4))
+        elif what == "change" or len(there) < 3:
+            if not domain.node(address).fdp.leaving:
+                domain.change(address, drawn_endpoints(chance, chance.randrange(6)))
+        elif what == "crash":
+            domain.world.crash(address, silent=chance.random() < 0.5)
+        elif not domain.node(address).fdp.leaving:
+            domain.world.leave(address)
+    domain.world.calm()
+    domain.world.run(domain.world.world.now_ns + ms(20_000))
+    return domain
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_details_are_exact_after_churn(seed: int) -> None:
+    churned(seed).check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 200))
+def test_details_are_exact_after_churn_in_bulk(seed: int) -> None:
+    churned(seed).check()
