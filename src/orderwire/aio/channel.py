@@ -95,6 +95,11 @@ class Channel:
         """Whether there is a receiver."""
         return self._on_pdu is not None
 
+    @property
+    def peers(self) -> list[ProcessId]:
+        """All members that were ever there, ascending."""
+        return sorted(self._lanes)
+
     def counters(self, peer: ProcessId) -> Counters:
         """Return what was counted about this peer."""
         lane = self._lane(peer)

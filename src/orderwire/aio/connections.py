@@ -26,7 +26,6 @@ HELLO_WAIT_S = 5.0
 
 _CONNECT_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _CONNECT_WAIT_S = 3.0
-_REDIAL_PAUSE_S = 0.5
 
 
 class Connections:
@@ -76,12 +75,26 @@ class Connections:
         self._anonymous: dict[Stream, asyncio.TimerHandle] = {}
         self._waiting: dict[ProcessId, deque[bytes]] = {}
         self._dialling: dict[ProcessId, asyncio.Task[None]] = {}
+        self._refused: dict[ProcessId, int] = {}
+        """How often in a row a member has closed before it said hello: it may not know us yet."""
         self._closing = False
 
     def add(self, peer: ProcessId, address: Address) -> None:
         """Learn where this member is, and dial it if that is our part."""
         self._addresses[peer] = address
         self._dial(peer)
+
+    def remove(self, peer: ProcessId) -> None:
+        """Have nothing to do with this member until it is added again."""
+        del self._addresses[peer]
+        self._waiting.pop(peer, None)
+        self._refused.pop(peer, None)
+        task = self._dialling.pop(peer, None)
+        if task is not None:
+            task.cancel()
+        stream = self._streams.get(peer)
+        if stream is not None:
+            stream.close()
 
     def is_connected(self, peer: ProcessId) -> bool:
         """Whether the stream to this member stands."""
@@ -127,7 +140,8 @@ class Connections:
             timer.cancel()
 
     def _dial(self, peer: ProcessId) -> None:
-        if self._me < peer and peer not in self._dialling and not self._closing:
+        known = peer in self._addresses
+        if self._me < peer and known and peer not in self._dialling and not self._closing:
             self._dialling[peer] = self._loop.create_task(self._connect(peer))
 
     async def _connect(self, peer: ProcessId) -> None:
@@ -144,10 +158,11 @@ class Connections:
                             local_addr=self._local,
                         )
                     return
-                await asyncio.sleep(_CONNECT_PAUSES_S[min(attempt, len(_CONNECT_PAUSES_S) - 1)])
+                await asyncio.sleep(_pause_s(attempt))
                 attempt += 1
         finally:
-            self._dialling.pop(peer, None)
+            if self._dialling.get(peer) is asyncio.current_task():
+                del self._dialling[peer]
 
     def stream_opened(self, stream: Stream) -> None:
         """Wait to hear who they are; who dials speaks first."""
@@ -204,6 +219,7 @@ class Connections:
             old.abort()
             self._part(peer)
         self._streams[peer] = stream
+        self._refused.pop(peer, None)
         self._welcome(peer, hello)
         for data in self._waiting.pop(peer, ()):
             stream.send(FrameKind.CONTROL, data)
@@ -221,7 +237,10 @@ class Connections:
             timer.cancel()
         if stream.peer is None:
             if stream.dialled is not None:
-                self._loop.call_later(_REDIAL_PAUSE_S, self._dial, stream.dialled)
+                peer = stream.dialled
+                refused = self._refused.get(peer, 0)
+                self._refused[peer] = refused + 1
+                self._loop.call_later(_pause_s(refused), self._dial, peer)
             return
         peer = ProcessId(stream.peer)
         if stream.failed is not None:
@@ -243,3 +262,8 @@ class Connections:
         stream = self._streams.get(peer)
         if stream is not None:
             stream.abort()
+
+
+def _pause_s(attempts: int) -> float:
+    """How long to wait after so many attempts in a row that came to nothing."""
+    return _CONNECT_PAUSES_S[min(attempts, len(_CONNECT_PAUSES_S) - 1)]

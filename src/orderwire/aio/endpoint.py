@@ -142,16 +142,44 @@ class Endpoint:
     async def add_peer(self, peer: ProcessId, address: Address) -> None:
         """Learn where this member is; the lower id of a pair connects to the higher.
 
-        Raises LocalProtocolError for a member that is known already, OSError for a host that is
-        not.
+        One that was removed may come back, elsewhere too: what is remembered of its earlier life
+        tells the two apart.  Raises LocalProtocolError for a member that is known already, OSError
+        for a host that is not.
         """
-        if peer in self._links or peer == self.me:
-            raise LocalProtocolError(f"process {peer} is known already")
         found = await self._loop.getaddrinfo(
             *address, family=socket.AF_INET, type=socket.SOCK_DGRAM
         )
-        resolved: Address = (str(found[0][4][0]), int(found[0][4][1]))
-        link = Link(
+        self.add_peer_at(peer, (str(found[0][4][0]), int(found[0][4][1])))
+
+    def add_peer_at(self, peer: ProcessId, resolved: Address) -> None:
+        """Learn that this member is at a numeric IPv4 address.  Raises LocalProtocolError."""
+        if peer in self._addresses or peer == self.me:
+            raise LocalProtocolError(f"process {peer} is known already")
+        link = self._links.get(peer) or self._new_link(peer)
+        self._by_address[resolved] = link
+        self._addresses[peer] = resolved
+        for channel in self._channels.values():
+            if channel.number not in link.lanes:
+                channel.join(link, self._fit(peer))
+        link.ping(self.clock.now())
+        self.connections.add(peer, resolved)
+
+    def remove_peer(self, peer: ProcessId) -> None:
+        """Have nothing more to do with this member: it has left, or its place is another's.
+
+        Raises LocalProtocolError for one that is not known.
+        """
+        if peer not in self._addresses:
+            raise LocalProtocolError(f"process {peer} is not a peer")
+        link = self._links[peer]
+        self._presence.is_over(link)
+        self.connections.remove(peer)
+        address = self._addresses.pop(peer)
+        if self._by_address.get(address) is link:
+            del self._by_address[address]
+
+    def _new_link(self, peer: ProcessId) -> Link:
+        link = self._links[peer] = Link(
             self.me,
             peer,
             self.session,
@@ -162,12 +190,7 @@ class Endpoint:
             ),
             silence_ns=self.settings.silence_ns,
         )
-        self._links[peer] = self._by_address[resolved] = link
-        self._addresses[peer] = resolved
-        for channel in self._channels.values():
-            channel.join(link, self._fit(peer))
-        link.ping(self.clock.now())
-        self.connections.add(peer, resolved)
+        return link
 
     @property
     def sends(self) -> int:
@@ -176,8 +199,8 @@ class Endpoint:
 
     @property
     def peers(self) -> list[ProcessId]:
-        """All other members, ascending."""
-        return sorted(self._links)
+        """All other members that are there, ascending."""
+        return sorted(self._addresses)
 
     @property
     def restarted(self) -> bool:
@@ -187,7 +210,7 @@ class Endpoint:
     @property
     def has_met_all(self) -> bool:
         """Whether every other member has said which incarnation it is."""
-        return all(link.peer_session for link in self._links.values())
+        return all(self._links[peer].peer_session for peer in self._addresses)
 
     def _is_over(self, peer: ProcessId, session: int) -> bool:
         """Whether a later incarnation has taken the place of this one.
@@ -326,14 +349,16 @@ class Endpoint:
             self._arm(link, now)
 
     def datagrams(self, to: ProcessId, data: list[bytes]) -> None:
-        """Send these datagrams to a peer."""
+        """Send these datagrams to a peer; to one that was removed nothing is sent."""
+        if to not in self._addresses:
+            return
         if self._impairer is not None:
             self._impairer.datagrams(to, data)
         else:
             self._udp.send(data, self._addresses[to])
 
     def _send_now(self, to: ProcessId, data: list[bytes]) -> None:
-        if not self._closing:
+        if not self._closing and to in self._addresses:
             self._udp.send(data, self._addresses[to])
 
     def multicast(self, data: bytes) -> None:

@@ -78,6 +78,10 @@ class Presence:
         """The stream to a member has ended."""
         self._timers[peer] = self._loop.call_later(GONE_AFTER_S, self._is_gone, peer)
 
+    def is_over(self, link: Link) -> None:
+        """A member has left for good, as far as this link goes."""
+        self._give_up(link)
+
     def is_silent(self, link: Link) -> None:
         """A member has not answered for too long."""
         link.trip.unanswered = 0

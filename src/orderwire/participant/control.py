@@ -48,7 +48,8 @@ class State(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
     version: int
     members: str
-    """The names of all members in the order of their ids, which must be the same everywhere."""
+    """The names of all members in the order of their ids, or the domain that they found each other
+    in: it must be the same everywhere."""
     topics: tuple[Declare, ...]
 
 

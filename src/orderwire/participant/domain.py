@@ -69,7 +69,7 @@ class Domain:
         self,
         order: Order,
         me: ProcessId,
-        members: tuple[str, ...],
+        members: Sequence[str],
         endpoint: Endpoint,
         matching: Matching,
         inputs: InputRecorder | None = None,
@@ -124,8 +124,7 @@ class Domain:
     def counters(self) -> Counters:
         """What was counted so far, the link's part included."""
         counters = self._counters
-        peers = [ProcessId(p) for p in range(len(self.members)) if p != self._me]
-        links = [self.channel.counters(peer) for peer in peers]
+        links = [self.channel.counters(peer) for peer in self.channel.peers]
         counters.lost = sum(link.lost for link in links)
         counters.unsent = sum(link.dropped for link in links)
         counters.unconfirmed = sum(link.unconfirmed for link in links)

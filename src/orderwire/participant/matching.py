@@ -28,6 +28,7 @@ from orderwire.participant.control import (
     encode,
 )
 from orderwire.participant.samples import Sample
+from orderwire.participant.topics import Pattern
 
 RETIRED_MAX = 256
 """Withdrawn topics of one member whose last messages are still taken."""
@@ -39,6 +40,11 @@ class Subscriber(Protocol):
     @property
     def domain_key(self) -> str:
         """The ordering domain it reads in."""
+        ...
+
+    @property
+    def pattern(self) -> Pattern:
+        """Which topics it reads."""
         ...
 
     def wants(self, name: str, *, own: bool) -> bool:
@@ -118,12 +124,14 @@ class Matching:
     def __init__(
         self,
         me: ProcessId,
-        members: tuple[str, ...],
+        members: Sequence[str],
+        group: str,
         send: Callable[[ProcessId, bytes], None],
     ) -> None:
+        """`members` are the names by id; `group` must be the same at all of them."""
         self._me = me
         self._members = members
-        self._group = "\n".join(members)
+        self._group = group
         self._send = send
         self._connected: set[ProcessId] = set()
         self._outlets: dict[tuple[str, str], Outlet] = {}
@@ -136,7 +144,11 @@ class Matching:
         """Readers here of each declared topic, as last told to its writer's member."""
         self._retired: dict[ProcessId, dict[int, str]] = {}
         """Withdrawn topics by number, with their domain: what was written before may still come."""
-        self._readers: list[Subscriber] = []
+        self._readers: dict[Subscriber, int] = {}
+        """Each with a number of its own."""
+        self._readers_ever = 0
+        self.on_offers: Callable[[], None] | None = None
+        """Called when this participant writes or reads something else than before."""
         self.routes: dict[str, Routes] = {}
         """Domain → routes; only topics that are wanted here."""
 
@@ -163,6 +175,7 @@ class Matching:
             declared = Declare(number, name, domain)
             self._tell_all(declared)
             self._learn(self._me, declared)
+            self._offers_changed()
         outlet.writers += 1
         return outlet
 
@@ -174,6 +187,26 @@ class Matching:
             del self._numbers[outlet.number]
             self._tell_all(Withdraw(outlet.number))
             self._forget(self._me, outlet.number)
+            self._offers_changed()
+
+    def offers(self) -> list[tuple[int, bool, str, str]]:
+        """Return what is written and read here: key, whether it is read, name or pattern, domain.
+
+        The key is the same as long as the thing is.
+        """
+        written = [
+            (2 * number, False, outlet.name, outlet.domain)
+            for number, outlet in self._numbers.items()
+        ]
+        read = [
+            (2 * number + 1, True, reader.pattern.text, reader.domain_key)
+            for reader, number in self._readers.items()
+        ]
+        return written + read
+
+    def _offers_changed(self) -> None:
+        if self.on_offers is not None:
+            self.on_offers()
 
     def hold(self, domain: str) -> None:
         """Count no readers of other members in this domain, whose outlets are yet to come."""
@@ -188,14 +221,17 @@ class Matching:
 
     def add_reader(self, reader: Subscriber) -> None:
         """Match this reader from now on."""
-        self._readers.append(reader)
+        self._readers[reader] = self._readers_ever
+        self._readers_ever += 1
         self._match_again(reader.domain_key)
         reader.matches_changed()
+        self._offers_changed()
 
     def remove_reader(self, reader: Subscriber) -> None:
         """Match this reader no more."""
-        self._readers.remove(reader)
+        del self._readers[reader]
         self._match_again(reader.domain_key)
+        self._offers_changed()
         for member, numbers in self._retired.items():
             routes = self.routes.get(reader.domain_key, {}).get(member, {})
             for number in [n for n, domain in numbers.items() if domain == reader.domain_key]:
@@ -240,6 +276,12 @@ class Matching:
         for outlet in self._numbers.values():
             outlet.set_readers(member, 0)
 
+    def forget(self, member: ProcessId) -> None:
+        """This member has left: it writes nothing any more, and reads nothing."""
+        self.disconnected(member)
+        for number in list(self._declared.get(member, {})):
+            self._retire(member, number)
+
     def control(self, member: ProcessId, data: bytes | memoryview) -> None:
         """Take a control message.  Raises RemoteProtocolError."""
         message = decode(data)
@@ -261,7 +303,7 @@ class Matching:
         if state.members != self._group:
             raise RemoteProtocolError(
                 f"{self._members[member]} counts other members than we do:"
-                f" {state.members.split()} there, {list(self._members)} here."
+                f" {state.members.split()} there, {self._group.split()} here."
                 " Start all with the same members"
             )
         kept = {declared.number for declared in state.topics}

@@ -1,4 +1,4 @@
-"""Who belongs to the group, and where: the list by address that discovery will replace."""
+"""Who belongs to a group by address list, and where."""
 
 from collections.abc import Mapping
 
@@ -63,6 +63,20 @@ class Members:
             raise LocalProtocolError(
                 f"{name!r} is no member; members are {', '.join(self.names)}"
             ) from None
+
+    @property
+    def present(self) -> dict[ProcessId, str]:
+        """Names by id."""
+        return {ProcessId(at): name for at, name in enumerate(self.names)}
+
+    @property
+    def group(self) -> str:
+        """What must be the same at all members."""
+        return "\n".join(self.names)
+
+    def address_of(self, member: ProcessId) -> Address:
+        """Return where the data sockets of this member are."""
+        return self.addresses[member]
 
     @property
     def on_one_machine(self) -> bool:

@@ -3,16 +3,19 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from orderwire.aio.addresses import is_loopback
 from orderwire.aio.clock import GroupClock, shared_origin_ns, warn_about_clock
+from orderwire.aio.discovery_tls import Credentials
 from orderwire.aio.endpoint import Endpoint, EndpointSettings
 from orderwire.aio.impairment import Fates, Impairment
+from orderwire.discovery.maps import EndpointData, EndpointKind
 from orderwire.kernel import NS_PER_S, LocalProtocolError, ProcessId, RemoteProtocolError
+from orderwire.participant.discovering import JOIN_S, Discovering, DomainSettings, Peer
 from orderwire.participant.domain import Domain, channel_number
 from orderwire.participant.drops import Dropped, DropWatch
 from orderwire.participant.inputs import InputRecorder
@@ -43,8 +46,12 @@ LINGER_S = 2.0
 class Participant:
     """One member of a group.  Use it as `async with Participant(…) as participant:`.
 
-    `me` is the name of this member in `members`, which lists every member's `host:port`.
-    Listens only on loopback addresses unless `insecure=True`: nothing is encrypted yet.
+    Either the members find each other: `me` is any name, `domain` the domain's, and `bootstrap` the
+    `host:port` of its server (`orderwire bootstrap`), or `seeds` those of members that are always
+    there; `listen` is where discovery listens.  Or `members` lists every member's `host:port`, and
+    `me` is the name of this one in it.
+    Listens only on loopback addresses unless `insecure=True`: data are not encrypted yet.
+    `credentials` protect discovery by mutual TLS.
 
     `on_member(name, reachable)` is called when a member can be reached, and when it no longer can:
     it left, or has been silent for `EndpointSettings.silence_s`.  `on_drop(dropped)` is called soon
@@ -59,7 +66,13 @@ class Participant:
         self,
         me: str | int,
         *,
-        members: Mapping[str, str] | Mapping[int, str],
+        members: Mapping[str, str] | Mapping[int, str] | None = None,
+        domain: str | None = None,
+        bootstrap: str | None = None,
+        seeds: Sequence[str] = (),
+        listen: str = "127.0.0.1:0",
+        credentials: Credentials | None = None,
+        join_s: float = JOIN_S,
         trace: Trace | None = None,
         record: Path | str | None = None,
         insecure: bool = False,
@@ -70,9 +83,31 @@ class Participant:
         clock: GroupClock | None = None,
         settings: EndpointSettings | None = None,
     ) -> None:
-        self._members = Members(members)
-        self.id: ProcessId = self._members.id_of(me)
-        self.name = self._members.names[self.id]
+        self._members: Members | Discovering
+        self._discovery: DomainSettings | None = None
+        if (members is None) == (domain is None):
+            raise LocalProtocolError(
+                f"participant {me!r} needs members={{'name': 'host:port', …}}, or domain='…' with"
+                " bootstrap='host:port' or seeds=[…], one of the two"
+            )
+        self.id: ProcessId
+        """Its number in the group; in a domain from the opening on."""
+        if members is not None:
+            self._members = _listed(members, me, insecure=insecure)
+            self.id = self._members.id_of(me)
+            self.name = self._members.names[self.id]
+        else:
+            assert domain is not None
+            self.name = str(me)
+            self._discovery = DomainSettings(
+                domain=domain,
+                bootstrap=bootstrap,
+                seeds=tuple(seeds),
+                listen=listen,
+                credentials=credentials,
+                insecure=insecure,
+                join_s=join_s,
+            )
         self._trace = trace
         self._impairment = impairment
         self._clock = clock
@@ -90,22 +125,11 @@ class Participant:
         self._writers: list[Writer] = []
         self._readers: list[Reader] = []
         self._closed = False
+        self._lost_id = ""
         self._sink: Sink | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self.malformed = 0
         """Control messages that were the fault of a peer, and connections of strangers."""
-        host = self._members.addresses[self.id][0]
-        if not is_loopback(host) and not insecure:
-            raise LocalProtocolError(
-                f"{self.name!r} would listen on {host}, which other machines can reach, and"
-                " nothing is encrypted or authenticated yet: use a loopback address, or say"
-                " insecure=True if you trust this network"
-            )
-        if is_loopback(host) and not self._members.on_one_machine:
-            raise LocalProtocolError(
-                f"{self.name!r} is at {host}, where members on other machines cannot reach it:"
-                " give it an address of this machine's network"
-            )
 
     # Life.
 
@@ -114,35 +138,59 @@ class Participant:
             raise LocalProtocolError(
                 f"participant {self.name!r} has been opened before: make a new one"
             )
+        discovering = None
+        if self._discovery is not None:
+            discovering = self._members = Discovering(
+                self.name,
+                self._discovery,
+                found=self._found,
+                lost=self._lost,
+                failed=self._failed,
+            )
+            await discovering.open()
+            assert discovering.id is not None
+            self.id = discovering.id
         # Peers are added once callbacks are set, so that no message of theirs is missed.
-        addresses = self._members.addresses
         origin_ns = shared_origin_ns() if self._members.on_one_machine else None
-        endpoint = await Endpoint.open(
-            self.id,
-            {self.id: addresses[self.id]},
-            clock=self._clock or GroupClock(origin_ns=origin_ns),
-            settings=self._settings,
-            impairment=self._impairment,
-        )
+        try:
+            endpoint = await Endpoint.open(
+                self.id,
+                {self.id: self._members.address_of(self.id)},
+                clock=self._clock or GroupClock(origin_ns=origin_ns),
+                settings=self._settings,
+                impairment=self._impairment,
+            )
+        except BaseException:
+            if discovering is not None:
+                await discovering.close()
+            raise
         try:
             # Control messages of the first peers come while the others are being added.
-            matching = Matching(self.id, self._members.names, endpoint.send_control)
+            matching = Matching(
+                self.id, self._members.names, self._members.group, endpoint.send_control
+            )
             self._matching = matching
             self._quiet = Quiet(endpoint, matching, self._restarted)
             endpoint.on_connected(self._connected)
             endpoint.on_disconnected(self._disconnected)
             endpoint.on_control(self._control)
-            for peer in sorted(addresses):
-                if peer != self.id:
-                    await endpoint.add_peer(peer, addresses[peer])
+            if isinstance(self._members, Members):
+                for peer, address in sorted(self._members.addresses.items()):
+                    if peer != self.id:
+                        await endpoint.add_peer(peer, address)
             if self._record is not None:
                 self._inputs = InputRecorder(self._record, self.name)
             if self._trace is not None:
                 self._sink = self._trace.open(self.name)
         except BaseException:
             await endpoint.close()
+            if discovering is not None:
+                await discovering.close()
             raise
         self._endpoint = endpoint
+        if discovering is not None:
+            matching.on_offers = self._offer
+            discovering.tell_address(endpoint.address)
         if self._trace is not None:
             self._arm_flush()
         if self._on_drop is not None:
@@ -177,6 +225,8 @@ class Participant:
             if self._drops is not None:
                 last.callback(self._drops.close)
             last.push_async_callback(endpoint.close)
+            if isinstance(self._members, Discovering):
+                last.push_async_callback(self._members.close)
             if self._quiet is not None:
                 last.callback(self._quiet.close)
             for domain in self._domains.values():
@@ -326,8 +376,19 @@ class Participant:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Names of all members, in the order of their ids."""
-        return self._members.names
+        """Names of all members that are there, in the order of their ids."""
+        self._opened()
+        return tuple(self._members.present.values())
+
+    def peers(self) -> list[Peer]:
+        """Return what the domain's other members tell of themselves, by id.
+
+        Raises LocalProtocolError in a group by address list.
+        """
+        self._opened()
+        if not isinstance(self._members, Discovering):
+            raise LocalProtocolError("peers() needs a domain: a listed group does not discover")
+        return [peer for _, peer in sorted(self._members.peers.items())]
 
     @property
     def connected(self) -> tuple[str, ...]:
@@ -335,8 +396,8 @@ class Participant:
         endpoint = self._opened()
         return tuple(
             name
-            for at, name in enumerate(self._members.names)
-            if at != self.id and endpoint.is_connected(ProcessId(at))
+            for at, name in self._members.present.items()
+            if at != self.id and endpoint.is_connected(at)
         )
 
     @property
@@ -368,6 +429,8 @@ class Participant:
             )
         if self._closed:
             raise LocalProtocolError(f"participant {self.name!r} is closed: make a new one")
+        if self._lost_id:
+            raise LocalProtocolError(self._lost_id)
         return self._endpoint
 
     def _domain(self, order: Order) -> Domain:
@@ -398,6 +461,37 @@ class Participant:
                     timer_slack_ns=self._trace.timer_slack_ns,
                 )
         return domain
+
+    def _found(self, peer: Peer) -> None:
+        if self._endpoint is not None and not self._closed:
+            assert peer.address is not None
+            self._endpoint.add_peer_at(peer.id, peer.address)
+
+    def _lost(self, peer: ProcessId) -> None:
+        if self._endpoint is not None and not self._closed:
+            assert self._matching is not None
+            self._matching.forget(peer)
+            self._endpoint.remove_peer(peer)
+
+    def _failed(self, why: str) -> None:
+        self._lost_id = why
+        _LOG.error("%s", why)
+
+    def _offer(self) -> None:
+        if not self._closed:
+            assert self._matching is not None
+            assert isinstance(self._members, Discovering)
+            self._members.offer(
+                [
+                    EndpointData(
+                        key,
+                        EndpointKind.READER if reads else EndpointKind.WRITER,
+                        name,
+                        qos=(("order", order),),
+                    )
+                    for key, reads, name, order in self._matching.offers()
+                ]
+            )
 
     def _connected(self, peer: ProcessId) -> None:
         assert self._matching is not None
@@ -440,3 +534,24 @@ class Participant:
         except (TraceError, OSError) as error:
             _LOG.error("%s", error)  # and again, as an exception, when the participant is closed
         self._arm_flush()
+
+
+def _listed(
+    members: Mapping[str, str] | Mapping[int, str], me: str | int, *, insecure: bool
+) -> Members:
+    """Return the members of a list that we may take part in.  Raises LocalProtocolError."""
+    listed = Members(members)
+    identity = listed.id_of(me)
+    name, host = listed.names[identity], listed.address_of(identity)[0]
+    if not is_loopback(host) and not insecure:
+        raise LocalProtocolError(
+            f"{name!r} would listen on {host}, which other machines can reach, and"
+            " nothing is encrypted or authenticated yet: use a loopback address, or say"
+            " insecure=True if you trust this network"
+        )
+    if is_loopback(host) and not listed.on_one_machine:
+        raise LocalProtocolError(
+            f"{name!r} is at {host}, where members on other machines cannot reach it:"
+            " give it an address of this machine's network"
+        )
+    return listed

@@ -56,7 +56,10 @@ class Network:
         self.members = [self._member(ProcessId(me), count) for me in range(count)]
 
     def _member(self, me: ProcessId, count: int) -> Matching:
-        return Matching(me, NAMES[:count], lambda to, data: self.under_way.append((me, to, data)))
+        names = NAMES[:count]
+        return Matching(
+            me, names, " ".join(names), lambda to, data: self.under_way.append((me, to, data))
+        )
 
     def connect(self, a: int, b: int) -> None:
         self.members[a].connected(ProcessId(b))
@@ -124,7 +127,7 @@ def test_the_readers_of_withdrawn_topics_are_kept_for_a_while() -> None:
     assert routes == {1: ("t/1", (second,))}
     # Another life of ana counts its topics from 0 again.
     network.disconnect(0, 1)
-    again = Matching(ProcessId(0), NAMES[:2], ana._send)
+    again = Matching(ProcessId(0), NAMES[:2], "ana ben", ana._send)
     network.members[0] = again
     network.connect(0, 1)
     again.declare("t/1", "fifo")

@@ -1,0 +1,409 @@
+"""A group whose members find each other: ids, addresses and endpoints come from discovery.
+
+A member's id in the group is its id in the discovery domain, so the group is as large as the
+domain's id space.  Its MAP names the address of its data sockets and lists its writers and readers;
+two members connect when one of them reads what the other writes.  Which topic has which number is
+agreed on the data streams, as in a group by address list.  Decision 0018.
+"""
+
+import asyncio
+import ipaddress
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Any
+
+import msgspec
+
+from orderwire.aio.addresses import is_loopback
+from orderwire.aio.discovery_host import DiscoveryHost
+from orderwire.aio.discovery_tls import Credentials
+from orderwire.aio.discovery_transport import DiscoveryTransport
+from orderwire.aio.endpoint import Address
+from orderwire.discovery.commands import (
+    Change,
+    Command,
+    End,
+    Ended,
+    Gone,
+    Joined,
+    Learnt,
+    Refused,
+    Start,
+    Unreachable,
+)
+from orderwire.discovery.entrance import Entrance, SeedEntrance, ServerEntrance
+from orderwire.discovery.fdp import FdpNode
+from orderwire.discovery.map_codec import CompactMaps, decode, encode_map
+from orderwire.discovery.maps import EndpointData, EndpointKind, Map, ParticipantData
+from orderwire.discovery.settings import DiscoverySettings
+from orderwire.kernel import (
+    GROUP_SIZE_MAX,
+    NS_PER_S,
+    LocalProtocolError,
+    ProcessId,
+    RemoteProtocolError,
+)
+from orderwire.participant.topics import Pattern
+
+_LOG = logging.getLogger(__name__)
+
+GROUP_SIZE = 256
+"""Members of a group that finds itself by seeds, at most; a bootstrap server says its own."""
+JOIN_S = 30.0
+"""How long joining a domain may take."""
+SEED_SETTLE_S = 0.5
+"""Without a server an id counts as ours when nobody has claimed it for so long."""
+CHANGE_PAUSE_S = 0.005
+"""Changes of our endpoints within this time are told as one."""
+DATA = "data"
+"""The address in a MAP where a member's data sockets are."""
+LIVE_SETTINGS = DiscoverySettings(gossip_heartbeats=True, fail_ns=9 * NS_PER_S)
+"""Few messages when nothing happens: a member that dies is off the list 9 s later, and no longer
+written to as soon as its connection breaks."""
+
+
+class DomainSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which domain to join, and how.  Raises LocalProtocolError on a contradiction."""
+
+    domain: str
+    bootstrap: str | None = None
+    """`host:port` of the bootstrap server."""
+    seeds: tuple[str, ...] = ()
+    """`host:port` of members that are always there, in place of a server."""
+    listen: str = "127.0.0.1:0"
+    """Where discovery listens; data sockets are on the same host."""
+    wish: int | None = None
+    credentials: Credentials | None = None
+    insecure: bool = False
+    group_size: int = GROUP_SIZE
+    join_s: float = JOIN_S
+    discovery: DiscoverySettings = LIVE_SETTINGS
+
+    def __post_init__(self) -> None:
+        if bool(self.bootstrap) == bool(self.seeds):
+            raise LocalProtocolError(
+                f"domain {self.domain!r} needs bootstrap='host:port' or seeds=['host:port', …],"
+                " one of the two"
+            )
+        if not 1 <= self.group_size <= GROUP_SIZE_MAX:
+            raise LocalProtocolError(
+                f"group_size={self.group_size} must be from 1 to {GROUP_SIZE_MAX}"
+            )
+
+
+class Peer(msgspec.Struct):
+    """Another member, as its MAP tells."""
+
+    id: ProcessId
+    inc: int
+    map: Map
+    listens: str
+    address: Address | None
+    """Of its data sockets; None until it tells."""
+    offers: "Offers"
+
+    @property
+    def name(self) -> str:
+        """What it calls itself."""
+        return self.map.participant.name
+
+
+class Offers:
+    """What a member writes and reads, as far as it matters to others."""
+
+    def __init__(self, endpoints: Iterable[EndpointData]) -> None:
+        self.writes: set[str] = set()
+        self.reads: set[str] = set()
+        self.patterns: list[Pattern] = []
+        for each in endpoints:
+            if each.kind is EndpointKind.WRITER:
+                self.writes.add(each.topic)
+            elif "*" in each.topic:
+                self.patterns.append(Pattern(each.topic))
+            else:
+                self.reads.add(each.topic)
+
+    def wants_of(self, other: "Offers") -> bool:
+        """Whether this member reads anything that the other one writes."""
+        if not self.reads.isdisjoint(other.writes):
+            return True
+        return any(each.matches(name) for each in self.patterns for name in other.writes)
+
+    def meets(self, other: "Offers") -> bool:
+        """Whether one of the two reads what the other writes."""
+        return self.wants_of(other) or other.wants_of(self)
+
+
+class Discovering:
+    """One member's part in its domain.
+
+    `found(peer)` is called when a member is there whose data we share, or has moved; `lost(id)`
+    when it has gone or shares nothing with us any more; `failed(why)` when our id was taken.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: DomainSettings,
+        *,
+        found: Callable[[Peer], None],
+        lost: Callable[[ProcessId], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._found = found
+        self._lost = lost
+        self._failed = failed
+        self._guid = uuid.uuid4().hex
+        self._loop = asyncio.get_running_loop()
+        self._host: DiscoveryHost[Command, Any] | None = None
+        self._core: FdpNode | None = None
+        self._joined: asyncio.Future[None] = self._loop.create_future()
+        self._gone = asyncio.Event()
+        self._refused = ""
+        self.id: ProcessId | None = None
+        self.inc = 0
+        self.names: list[str] = []
+        """By id; those that are not there have a number."""
+        self.peers: dict[ProcessId, Peer] = {}
+        self._shared: set[ProcessId] = set()
+        """Members that we were told to share data with."""
+        self._endpoints: tuple[EndpointData, ...] = ()
+        self._offers = Offers(())
+        self._address: str | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.malformed = 0
+        """MAPs that could not be read."""
+
+    # -- life -------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Join the domain; `id` is set then.  Raises TimeoutError, LocalProtocolError, OSError."""
+        settings = self._settings
+        transport = await DiscoveryTransport.open(
+            settings.listen,
+            domain=settings.domain,
+            credentials=settings.credentials,
+            insecure=settings.insecure,
+        )
+        chance = Random(self._guid)
+        core = self._core = FdpNode(
+            transport.address,
+            self._entrance(transport.address, chance),
+            settings.discovery,
+            chance,
+            CompactMaps(),
+        )
+        host = self._host = DiscoveryHost(
+            core,
+            transport,
+            self._tell,
+            unreachable=lambda address: Unreachable(address=address),
+        )
+        try:
+            host.submit(Start(map=self._own_map()))
+            async with asyncio.timeout(settings.join_s):
+                await self._joined
+                if settings.seeds:
+                    await asyncio.sleep(SEED_SETTLE_S)
+        except TimeoutError:
+            await host.close()
+            where = settings.bootstrap or ", ".join(settings.seeds)
+            raise TimeoutError(
+                f"{self._name!r} has not joined domain {settings.domain!r} through {where} within"
+                f" {settings.join_s} s: {self._refused or 'there was no answer'}"
+            ) from None
+        except BaseException:
+            await host.close()
+            raise
+        assert core.id is not None
+        self.id = ProcessId(core.id)
+        self.inc = core.roster.inc
+
+    def _entrance(self, address: str, chance: Random) -> Entrance:
+        settings = self._settings
+        if settings.bootstrap is not None:
+            return ServerEntrance(
+                self._guid, address, settings.bootstrap, settings.discovery, wish=settings.wish
+            )
+        return SeedEntrance(
+            self._guid,
+            address,
+            settings.seeds,
+            settings.discovery,
+            chance,
+            started_ms=time.time_ns() // 1_000_000,
+            id_space=settings.group_size,
+        )
+
+    async def close(self) -> None:
+        """Say goodbye and close."""
+        if self._timer is not None:
+            self._timer.cancel()
+        host = self._host
+        if host is None:
+            return
+        try:
+            host.submit(End())
+            async with asyncio.timeout(self._settings.discovery.leave_ns / NS_PER_S + 1):
+                await self._gone.wait()
+        except (TimeoutError, LocalProtocolError):
+            _LOG.debug("%s left without an answer", self._name)
+        await host.close()
+
+    @property
+    def listens(self) -> str:
+        """Where this member's discovery listens."""
+        assert self._host is not None
+        return self._host.address
+
+    @property
+    def on_one_machine(self) -> bool:
+        """Whether only members of this machine can be reached."""
+        host, _, _ = self.listens.rpartition(":")
+        return is_loopback(host)
+
+    @property
+    def present(self) -> dict[ProcessId, str]:
+        """Names of the members that are there, by id."""
+        assert self.id is not None
+        there = {self.id: self._name} | {at: peer.name for at, peer in self.peers.items()}
+        return dict(sorted(there.items()))
+
+    @property
+    def group(self) -> str:
+        """What must be the same at all members."""
+        return self._settings.domain
+
+    def address_of(self, member: ProcessId) -> Address:
+        """Return where our data sockets are to be: any free port of discovery's host."""
+        assert member == self.id, f"{member} is another member"
+        return self.listens.rpartition(":")[0], 0
+
+    # -- what we offer ----------------------------------------------------------------------
+
+    def tell_address(self, address: Address) -> None:
+        """Say where our data sockets are: the others may connect from now on."""
+        self._address = f"{address[0]}:{address[1]}"
+        self._change()
+
+    def offer(self, endpoints: Sequence[EndpointData]) -> None:
+        """Say what we write and read, all of it."""
+        self._endpoints = tuple(endpoints)
+        self._offers = Offers(endpoints)
+        for peer in list(self.peers.values()):
+            self._consider(peer)
+        if self._timer is None:
+            self._timer = self._loop.call_later(CHANGE_PAUSE_S, self._change)
+
+    def _own_map(self) -> bytes:
+        addresses = () if self._address is None else ((DATA, self._address),)
+        data = ParticipantData(self._guid, self._name, addresses)
+        return encode_map(Map.of(data, self._endpoints))
+
+    def _change(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._host is not None and not self._gone.is_set():
+            self._host.submit(Change(map=self._own_map()))
+
+    # -- what the others offer --------------------------------------------------------------
+
+    def _tell(self, indication: object) -> None:
+        if isinstance(indication, Joined):
+            self._adopted(indication)
+        elif isinstance(indication, Learnt):
+            self._learn(indication)
+        elif isinstance(indication, Ended):
+            self._forget(ProcessId(indication.id), indication.inc)
+        elif isinstance(indication, Refused):
+            self._refused = (
+                "its server has lost its table and asks who is there"
+                if indication.recovering
+                else "it is full: no id is free"
+            )
+        elif isinstance(indication, Gone):
+            self._gone.set()
+
+    def _adopted(self, joined: Joined) -> None:
+        assert self._core is not None
+        if self.id is not None:
+            self._failed(
+                f"another participant has taken the id {self.id} of {self._name!r} in domain"
+                f" {self._settings.domain!r}: open it again"
+            )
+            return
+        size = self._core.roster.id_space
+        if size > GROUP_SIZE_MAX:
+            if not self._joined.done():
+                self._joined.set_exception(
+                    LocalProtocolError(
+                        f"domain {self._settings.domain!r} has {size} ids; groups have at most"
+                        f" {GROUP_SIZE_MAX} members: start its server with --id-space"
+                    )
+                )
+            return
+        self.names = [f"#{each}" for each in range(size)]
+        self.names[joined.id] = self._name
+        if not self._joined.done():
+            self._joined.set_result(None)
+
+    def _learn(self, learnt: Learnt) -> None:
+        identity = ProcessId(learnt.id)
+        try:
+            whole = decode(learnt.map)
+            address = _address_of(whole)
+            offers = Offers(whole.endpoints)
+        except (RemoteProtocolError, LocalProtocolError) as error:
+            self.malformed += 1
+            _LOG.warning("MAP of %s at %s: %s", learnt.id, learnt.addr, error)
+            return
+        before = self.peers.get(identity)
+        peer = Peer(identity, learnt.inc, whole, learnt.addr, address, offers)
+        if before is not None and (before.inc, before.address) != (peer.inc, peer.address):
+            self._part(identity)
+        self.peers[identity] = peer
+        self.names[identity] = peer.name
+        self._consider(peer)
+
+    def _consider(self, peer: Peer) -> None:
+        """Share data with this member, or no longer."""
+        shares = peer.address is not None and peer.offers.meets(self._offers)
+        if shares and peer.id not in self._shared:
+            self._shared.add(peer.id)
+            self._found(peer)
+        elif not shares:
+            self._part(peer.id)
+
+    def _forget(self, identity: ProcessId, inc: int) -> None:
+        peer = self.peers.get(identity)
+        if peer is not None and peer.inc == inc:
+            del self.peers[identity]
+            self._part(identity)
+
+    def _part(self, identity: ProcessId) -> None:
+        if identity in self._shared:
+            self._shared.discard(identity)
+            self._lost(identity)
+
+
+def _address_of(whole: Map) -> Address | None:
+    """Return where a member's data sockets are.  Raises RemoteProtocolError."""
+    told = dict(whole.participant.addresses).get(DATA)
+    if told is None:
+        return None
+    host, _, port = told.rpartition(":")
+    try:
+        numeric = str(ipaddress.IPv4Address(host))
+        if not 0 < int(port) < 1 << 16:
+            raise ValueError(port)
+    except ValueError:
+        raise RemoteProtocolError(
+            f"data address {told!r}, expected an IPv4 address and a port"
+        ) from None
+    return numeric, int(port)
