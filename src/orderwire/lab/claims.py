@@ -144,6 +144,11 @@ def _number(mean: Mean) -> str:
     return f"{mean.mean:.3g}" if isnan(mean.half) else f"{mean.mean:.3g} ± {mean.half:.2g}"
 
 
+def said(value: Any) -> str:
+    """Return a parameter's value as figures show it."""
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
 def _usual(points: Iterable[str]) -> dict[str, Any]:
     """Return of every parameter that varies between these points the commonest value.
 
@@ -164,5 +169,5 @@ def _shown(point: str, usual: Mapping[str, Any]) -> str:
     plain: Any = msgspec.json.decode(point)
     if not isinstance(plain, dict):
         return str(plain)
-    told = [f"{name}={plain[name]:g}" for name, value in usual.items() if plain[name] != value]
+    told = [f"{name}={said(plain[name])}" for name, value in usual.items() if plain[name] != value]
     return " ".join(told) or ("as noted" if usual else "")

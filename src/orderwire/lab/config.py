@@ -1,17 +1,21 @@
-"""The parameters of one run, flat, and the run itself."""
+"""The parameters of one run of an ordering algorithm, flat, and the run itself; rows of any kind.
+
+`DiscoveryConfig` is the other kind.  Both have `algorithm`, `cost`, `check()` and `measure(seed)`.
+"""
 
 import time
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import msgspec
 from msgspec.structs import replace
 
 import orderwire
 from orderwire.kernel import ms
-from orderwire.ordering.catalog import algorithm
+from orderwire.lab.discovery_config import DiscoveryConfig
+from orderwire.ordering.catalog import ALGORITHMS, algorithm
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.sim.clocks import ClockSettings
 from orderwire.sim.delays import Constant, Exponential
@@ -35,7 +39,7 @@ def _ns(milliseconds: float) -> int:
     return round(milliseconds * 1e6)
 
 
-class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="ordering"):
     """One run, without its seed."""
 
     algorithm: str
@@ -166,11 +170,47 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         heavy = 1.0 if self.lifetime_ms else HEAVY.get(self.algorithm, 1.0)
         return (self.messages + self.warm_up) * (1 + fan_out) * (10 + size * heavy)
 
+    def check(self) -> None:
+        """Raise ValueError for what makes no sense."""
+        if self.algorithm not in ALGORITHMS:
+            raise ValueError(f"algorithm {self.algorithm!r}; there are {', '.join(ALGORITHMS)}")
+
+    def measure(self, seed: int) -> dict[str, float]:
+        """Run it; return its measures by name.
+
+        Raises ValueError when computation is to be charged and nobody says what it costs.
+        """
+        plan = self.plan()
+        charged: dict[str, float] = {}
+        if self.uncalibrated:
+            raise ValueError("what computation costs has not been measured: its calibration failed")
+        if self.cpu_factor:
+            charged = {
+                "charged_send_us": self.cpu_send_us * self.cpu_factor,
+                "charged_receive_us": self.cpu_receive_us * self.cpu_factor,
+            }
+            computation = Computation(
+                submit_ns=round(charged["charged_send_us"] * 1e3),
+                input_ns=round(charged["charged_receive_us"] * 1e3),
+            )
+            plan = replace(plan, computation=computation)
+        timer = time.process_time_ns if self.timed else None
+        plan = replace(plan, printed=not self.timed)
+        return _means(measure(plan, algorithm(self.algorithm), seed, timer=timer), self) | charged
+
+
+AnyConfig: TypeAlias = Config | DiscoveryConfig
+FAMILIES: Mapping[str, type[Config] | type[DiscoveryConfig]] = {
+    "ordering": Config,
+    "discovery": DiscoveryConfig,
+}
+"""Kinds of runs, by the folder of what they run."""
+
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One configuration with one seed."""
 
-    config: Config
+    config: AnyConfig
     seed: int
 
     @property
@@ -179,12 +219,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         return _fingerprint(msgspec.json.encode(self))
 
 
-def code_version() -> str:
+def code_version(family: str) -> str:
     """Return the fingerprint of everything that a run executes: a change runs all rows again."""
     root = Path(orderwire.__file__).parent
-    folders = ("kernel", "ordering", "sim")
+    folders = ("kernel", family, "sim")
     paths = [path for folder in folders for path in sorted((root / folder).rglob("*.py"))]
-    paths.append(Path(__file__))
+    paths += [Path(__file__), Path(__file__).with_name("discovery_config.py")]
     return _fingerprint(*(path.read_bytes() for path in paths))
 
 
@@ -206,25 +246,7 @@ def run_row(row: Row) -> dict[str, float]:
 
     Raises ValueError when computation is to be charged and nobody says what it costs.
     """
-    config, plan = row.config, row.config.plan()
-    charged: dict[str, float] = {}
-    if config.uncalibrated:
-        raise ValueError("what computation costs has not been measured: its calibration failed")
-    if config.cpu_factor:
-        charged = {
-            "charged_send_us": config.cpu_send_us * config.cpu_factor,
-            "charged_receive_us": config.cpu_receive_us * config.cpu_factor,
-        }
-        computation = Computation(
-            submit_ns=round(charged["charged_send_us"] * 1e3),
-            input_ns=round(charged["charged_receive_us"] * 1e3),
-        )
-        plan = replace(plan, computation=computation)
-    timer = time.process_time_ns if config.timed else None
-    plan = replace(plan, printed=not config.timed)
-    return (
-        _means(measure(plan, algorithm(config.algorithm), row.seed, timer=timer), config) | charged
-    )
+    return row.config.measure(row.seed)
 
 
 def _means(sums: Measures, config: Config) -> dict[str, float]:

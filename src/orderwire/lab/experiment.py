@@ -9,7 +9,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from orderwire.lab.config import Config
+from orderwire.lab.config import FAMILIES, AnyConfig
+from orderwire.lab.discovery_config import PROTOCOLS
 from orderwire.ordering.catalog import ALGORITHMS
 
 
@@ -18,6 +19,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     label: str
     algorithm: str
+    """Or a protocol of discovery."""
     curve: str = ""
     """What the legend calls it; series of the same curve have the same colour.  Empty: label."""
     set: dict[str, Any] = {}
@@ -31,9 +33,9 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Size(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long a run is, and how often it is repeated."""
 
-    messages: int
-    """Measured, of all processes together."""
-    warm_up: int
+    messages: int = 0
+    """Measured, of all processes together; of ordering only, like `warm_up`."""
+    warm_up: int = 0
     seeds: int
     limit_s: float = 900.0
     """A run that takes longer is ended, in seconds."""
@@ -46,9 +48,13 @@ class Size(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Panel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One pair of axes."""
 
-    measure: str
+    measure: str = ""
+    measures: list[str] = []
+    """In place of one: several of the same points, side by side along the axis."""
     title: str = ""
     """Empty: the measure's."""
+    log_y: bool | None = None
+    """None: as the picture."""
     x: str = ""
     """The parameter along the axis; empty: the picture's."""
     x_label: str = ""
@@ -112,6 +118,8 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     name: str
     title: str
     paper: str
+    family: Literal["ordering", "discovery"] = "ordering"
+    """What the series are: algorithms for ordering, or protocols of discovery."""
     notes: list[str] = []
     """Parameters and departures, printed below the figure."""
     base: dict[str, Any] = {}
@@ -129,7 +137,7 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """How long the runs are."""
         return self.quick if quick else self.full
 
-    def points(self, *, quick: bool) -> Iterator[tuple[Series, dict[str, Any], Config]]:
+    def points(self, *, quick: bool) -> Iterator[tuple[Series, dict[str, Any], AnyConfig]]:
         """Yield every series at every point of the grids, with that point."""
         size = self.size(quick=quick)
         grid = self.grid | size.grid
@@ -145,20 +153,31 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             if all(point.get(name) in some for name, some in series.where.items()):
                 given = self.base | point | series.set
                 given |= {name: point[of] for name, of in series.follow.items()}
-                given |= {"messages": size.messages, "warm_up": size.warm_up}
+                if self.family == "ordering":
+                    given |= {"messages": size.messages, "warm_up": size.warm_up}
                 given["algorithm"] = series.algorithm
-                yield series, point, msgspec.convert(given, Config)
+                config: AnyConfig = msgspec.convert(given, FAMILIES[self.family])
+                config.check()
+                yield series, point, config
 
 
 def read_experiment(data: bytes, called: str) -> Experiment:
     """Read one.  Raises ValueError that says what is wrong."""
     try:
         experiment = msgspec.toml.decode(data, type=Experiment)
+        ordering = experiment.family == "ordering"
+        what, known = ("algorithm", ALGORITHMS) if ordering else ("protocol", PROTOCOLS)
         for series in experiment.series:
-            if series.algorithm not in ALGORITHMS:
+            if series.algorithm not in known:
                 raise ValueError(
-                    f"{called}: series {series.label!r} names the algorithm {series.algorithm!r}; "
-                    f"there are {', '.join(ALGORITHMS)}"
+                    f"{called}: series {series.label!r} names the {what} {series.algorithm!r}; "
+                    f"there are {', '.join(known)}"
+                )
+        for size in (experiment.full, experiment.quick):
+            if ordering != bool(size.messages):
+                raise ValueError(
+                    f"{called}: {size.messages} messages in a figure about {experiment.family}; "
+                    "those about ordering have some, the others none"
                 )
         labels = [series.label for series in experiment.series]
         if len(set(labels)) != len(labels):
@@ -176,6 +195,8 @@ def read_experiment(data: bytes, called: str) -> Experiment:
             for label in panel.curves:
                 if label not in labels:
                     raise ValueError(f"{called}: a panel names the series {label!r}")
+            if bool(panel.measure) == bool(panel.measures):
+                raise ValueError(f"{called}: a panel has either a measure or several measures")
         for quick in (False, True):
             list(experiment.points(quick=quick))
     except msgspec.MsgspecError as error:

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from orderwire.lab.claims import Judged
+from orderwire.lab.claims import Judged, said
 from orderwire.lab.config import HALF
 from orderwire.lab.experiment import Experiment, Panel, Size
 from orderwire.report.style import ALARM, INK, SERIES, styled
@@ -25,7 +25,34 @@ NAMES = {
     "message_cpu_us": "CPU a message, µs",
     "send_cpu_us": "CPU a send, µs",
     "receive_cpu_us": "CPU a copy received, µs",
+    "max_s": "longest discovery, from the owner's start, s",
+    "max_both_up_s": "longest discovery, from when both are up, s",
+    "p50_s": "median discovery, from the owner's start, s",
+    "level1_s": "Level 1: mean of the longest, s",
+    "level2_s": "Level 2: mean of the longest, s",
+    "pairs_missing": "pairs missing",
+    "missing_percent": "pairs missing, %",
+    "reception_percent": "messages received of those sent, %",
+    "sent": "messages sent",
+    "payload_mb": "payload sent, MB",
+    "connections": "connections opened",
+    "join_ack_maps_max": "most MAPs in one JOIN_ACK",
+    "join_ack_kb_max": "largest JOIN_ACK, kB",
+    "hops_mean": "mean hops of a JOIN",
+    "hops_max": "most hops of a JOIN",
+    "update_max_s": "an update until all have it, s",
+    "update_mean_s": "an update until one has it, mean, s",
+    "idle_messages_per_s": "messages a second and participant, idle",
+    "idle_bytes_per_s": "bytes a second and participant, idle",
+    "join_messages": "messages of a join",
+    "join_bytes": "bytes of a join",
+    "join_s": "a join until all know all, s",
+    "leave_messages": "messages of a goodbye",
+    "crash_mean_s": "a silent crash until one notices, mean, s",
+    "crash_last_s": "a silent crash until all notice, s",
 }
+SIDE_BY_SIDE = "side by side"
+"""What stands for the measure where a panel has several."""
 MARKERS = "osD^vPX*<>ph"
 PANEL_INCHES = (4.6, 3.5)
 MANY_COLUMNS = 4
@@ -83,6 +110,7 @@ def _draw_panel(
     """Draw the curves of one panel; return a handle of each."""
     picture = experiment.picture
     lines = _lines(experiment, panel, rows)
+    measure = panel.measure or SIDE_BY_SIDE
     values = sorted(
         {row[panel.x] for line in lines.values() for row in line},
         key=lambda value: _place(panel.x, value),
@@ -93,8 +121,8 @@ def _draw_panel(
         line.sort(key=lambda row: values.index(row[panel.x]))
         drawn[curve] = axis.errorbar(
             [values.index(row[panel.x]) if picture.even else row[panel.x] for row in line],
-            [row[panel.measure] for row in line],
-            yerr=[row[f"{panel.measure}_ci"] or 0.0 for row in line],
+            [row[measure] for row in line],
+            yerr=[row.get(f"{measure}_ci") or 0.0 for row in line],
             color=SERIES[at % len(SERIES)],
             marker=MARKERS[at % len(MARKERS)],
             ls=("-", "--", ":", "-.")[at // len(SERIES) % 4],
@@ -106,17 +134,17 @@ def _draw_panel(
     axis.set_xlabel(panel.x_label)
     axis.set_title(panel.title or NAMES.get(panel.measure, panel.measure), fontsize=10)
     if picture.even:
-        axis.set_xticks(range(len(values)), [picture.names.get(f"{v:g}", f"{v:g}") for v in values])
+        axis.set_xticks(range(len(values)), [picture.names.get(said(v), said(v)) for v in values])
     elif picture.log_x:
         axis.set_xscale("log")
-    if picture.log_y:
+    if picture.log_y if panel.log_y is None else panel.log_y:
         axis.set_yscale("log", nonpositive="clip")
     else:
         axis.set_ylim(bottom=0)
     return drawn
 
 
-def _place(parameter: str, value: float) -> float:
+def _place(parameter: str, value: Any) -> Any:
     """Return where a value stands among others: "for ever", "half" and "all" at the end."""
     last: dict[tuple[str, float], float] = {
         ("lifetime_ms", 0): inf,
@@ -135,9 +163,20 @@ def _lines(
     lines: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         fits = all(row[name] == value for name, value in panel.at.items())
-        if fits and row["series"] in wanted and row.get(panel.measure) is not None:
-            lines.setdefault(curve_of[row["series"]], []).append(row)
+        if fits and row["series"] in wanted:
+            shown = [row] if row.get(panel.measure) is not None else _spread(panel, row)
+            if shown:
+                lines.setdefault(curve_of[row["series"]], []).extend(shown)
     return lines
+
+
+def _spread(panel: Panel, row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each of the panel's measures that this one has: 1, 2, … along the axis."""
+    return [
+        {panel.x: at, SIDE_BY_SIDE: row[name], f"{SIDE_BY_SIDE}_ci": row.get(f"{name}_ci")}
+        for at, name in enumerate(panel.measures, 1)
+        if row.get(name) is not None
+    ]
 
 
 def _text(
@@ -149,7 +188,9 @@ def _text(
     characters: int,
 ) -> str:
     """Return what stands below the panels."""
-    runs = f"{size.messages:,} messages after {size.warm_up:,}, {seeds} seeds, bars of 95 %"
+    runs = f"{seeds} seeds, bars of 95 %"
+    if size.messages:
+        runs = f"{size.messages:,} messages after {size.warm_up:,}, {runs}"
     lines = [fill("; ".join([runs, *experiment.notes]), characters)]
     lines += [
         fill(each, characters, subsequent_indent="    ") for each in _charges(experiment, rows)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from orderwire.lab.claims import Judged, judge_claims
-from orderwire.lab.config import CALIBRATION_SEEDS, Row, code_version, run_spec
+from orderwire.lab.config import CALIBRATION_SEEDS, Config, Row, code_version, run_spec
 from orderwire.lab.experiment import Experiment
 from orderwire.lab.picture import draw
 from orderwire.lab.table import Sample, tidy
@@ -62,13 +62,13 @@ def plan(
     What computation costs is taken from the calibration in `folder`.  `called` is what the command
     line calls the experiment: its name, or its file.
     """
-    version = code_version()
+    version = code_version(experiment.family)
     costs = _costs(experiment, folder, version)
     planned = []
     for series, point, config in experiment.points(quick=quick):
         options = [f"--seeds {seeds}"] if seeds else []
         options += ["--quick"] if quick else []
-        if config.uncalibrated:
+        if isinstance(config, Config) and config.uncalibrated:
             options += [f"--folder {shlex.quote(str(folder))}"]
             cost = costs.get(Row(config=config.rehearsal(), seed=1).name)
             if cost is not None:
@@ -89,7 +89,11 @@ def plan(
 
 
 def _rehearsals(experiment: Experiment, *, quick: bool) -> list[Row]:
-    configs = [config for _, _, config in experiment.points(quick=quick) if config.uncalibrated]
+    configs = [
+        config
+        for _, _, config in experiment.points(quick=quick)
+        if isinstance(config, Config) and config.uncalibrated
+    ]
     seeds = range(1, CALIBRATION_SEEDS + 1)
     rows = [Row(config=config.rehearsal(), seed=seed) for config in configs for seed in seeds]
     return list({row.name: row for row in rows}.values())
@@ -129,7 +133,7 @@ def run(
 
     place, limit_s = folder / experiment.name, experiment.size(quick=quick).limit_s
     if rehearsals := _rehearsals(experiment, quick=quick):
-        version = code_version()
+        version = code_version(experiment.family)
         work = [_work(row, f"{row.name}-{version}", "") for row in rehearsals]
         measured = f"{CALIBRATION}: "
         sweep(

@@ -7,7 +7,7 @@ address loses what was on its way.
 
 from collections.abc import Callable
 from random import Random
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -60,6 +60,8 @@ class DiscoveryCore(Protocol):
         """When `wake` is due."""
         ...
 
+
+CoreT = TypeVar("CoreT", bound=DiscoveryCore)
 
 Arrive: TypeAlias = Callable[[Address, Address, int, Message], None]
 
@@ -165,10 +167,21 @@ class DiscoveryWorld:
         node: Callable[..., FdpNode] = FdpNode,
     ) -> FdpNode:
         """Start a participant at this address, or a new one after a crash."""
+        return self.start_core(address, map_bytes, node, wish=wish)
+
+    def start_core(
+        self,
+        address: Address,
+        map_bytes: bytes,
+        make: Callable[[Address, Entrance, DiscoverySettings, Random], CoreT],
+        *,
+        wish: int | None = None,
+    ) -> CoreT:
+        """Start a participant of whatever kind `make` returns."""
         life = self.lives.get(address, 0)
         guid = f"{address}#{life}"
         chance = stream(self._seed, f"discovery/{guid}")
-        core = node(address, self._entrance(address, guid, wish, chance), self.settings, chance)
+        core = make(address, self._entrance(address, guid, wish, chance), self.settings, chance)
         process = self._begin(address, core)
         self._apply(process, core.submit(Start(map=map_bytes), self.world.now_ns))
         return core
@@ -284,6 +297,10 @@ class DiscoveryWorld:
     def deliver(self, source: Address, process: Process, message: Message) -> None:
         """Hand a message to a process."""
         self._apply(process, process.core.receive(source, message, self.world.now_ns))
+
+    def unreachable(self, address: Address, peer: Address) -> None:
+        """Tell a process that its connection to a peer has ended."""
+        self._unreachable(self.processes[address], peer)
 
     def _tell_unreachable(self, process: Process, address: Address) -> None:
         delay_ns = self._delay_ns(address, process.address)
