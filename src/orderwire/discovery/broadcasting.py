@@ -152,7 +152,7 @@ class Broadcasts:
             self._outstanding_bytes += cost
             self.own_joins += self._is_own_join(copy)
             self.pending[key] = _Pending(copy, sends, now, cost)
-            if self._mechanisms.arq:
+            if self._mechanisms.arq or self._mechanisms.reroute:
                 patience = 2 * self._outstanding_bytes * NS_PER_S // self._rate
                 self._timers.set(key, Instant(now + self._settings.ack_ns + patience))
         elif isinstance(copy, Update) and self._mechanisms.reroute:
@@ -198,7 +198,7 @@ class Broadcasts:
         pending = self._forget(key)
         roster, to = self._roster, key[4]
         there = roster.address_of(to) is not None and not roster.suspected(to)
-        if there and pending.sends < self._settings.sends_max:
+        if there and self._mechanisms.arq and pending.sends < self._settings.sends_max:
             probe("fdp: sent again")
             return self._send(pending.message, now, pending.sends + 1)
         return self.fail(to, now) + self._reroute(pending.message, now)

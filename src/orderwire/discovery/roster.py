@@ -331,6 +331,15 @@ class Roster:
         """Return the records of participants that have expired."""
         return [each for each in self.entries.values() if each.status is Status.EXPIRED]
 
+    def has_expired(self, contact: Contact) -> bool:
+        """Whether this incarnation, at this address, is held to be there no more."""
+        entry = self.entries.get(contact.id)
+        return (
+            entry is not None
+            and entry.status is Status.EXPIRED
+            and (entry.inc, entry.addr) == (contact.inc, contact.addr)
+        )
+
     def row_of(self, entry: Entry, now: Instant) -> Row:
         """Return its header as evidence for others."""
         age_ms = -(-(now - entry.fresh) // NS_PER_MS) if self._mechanisms.ages else 0

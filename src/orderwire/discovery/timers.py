@@ -16,6 +16,8 @@ class Timers:
 
     def set(self, name: Hashable, due: Instant) -> None:
         """Let this timer be due then, and not when it was before."""
+        if self._due.get(name) == due:
+            return
         self._due[name] = due
         self._count += 1
         heappush(self._heap, (due, self._count, name))

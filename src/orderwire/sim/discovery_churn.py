@@ -9,6 +9,7 @@ from random import Random
 
 import msgspec
 
+from orderwire.discovery.messages import Join
 from orderwire.discovery.ring import RangePolicy
 from orderwire.discovery.settings import (
     LITERAL,
@@ -186,6 +187,15 @@ def churn(seed: int | str, settings: ChurnSettings | None = None) -> ChurnResult
     return _Churn(seed, settings if settings is not None else ChurnSettings()).run()
 
 
+class BootResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a boot."""
+
+    wrong: tuple[str, ...]
+    participants: int
+    joins: int
+    """JOIN messages, relayed ones included."""
+
+
 class BootSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A random boot without faults; all repair is off. [S002 spec P1]"""
 
@@ -194,8 +204,8 @@ class BootSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     early: bool = True
 
 
-def boot_without_repair(seed: int | str, settings: BootSettings | None = None) -> tuple[str, ...]:
-    """Start some participants over reliable channels; return what is wrong in the end."""
+def boot_without_repair(seed: int | str, settings: BootSettings | None = None) -> BootResult:
+    """Start some participants over reliable channels; judge the views in the end."""
     settings = settings if settings is not None else BootSettings()
     chance = stream(seed, "discovery/boot")
     delays: Random = stream(seed, "discovery/delays")
@@ -222,10 +232,15 @@ def boot_without_repair(seed: int | str, settings: BootSettings | None = None) -
         BootstrapSettings(id_space=chance.choice((count, 32, 1 << 16))),
         seed,
         lambda _source, _to: delays.randint(NS_PER_MS // 100, slowest_ms * NS_PER_MS),
+        record=True,
     )
     world.server_up()
     for at in range(count):
         start_ns = round(chance.uniform(0, spread_s) * NS_PER_S)
         world.at(start_ns, partial(world.start, f"p{at}", b"map %d" % at))
     world.run(60 * NS_PER_S)
-    return tuple(world.faults_of_views())
+    return BootResult(
+        wrong=tuple(world.faults_of_views()),
+        participants=count,
+        joins=sum(isinstance(each.message, Join) for each in world.posted),
+    )
