@@ -12,6 +12,7 @@ import msgspec
 
 from orderwire.aio.discovery_host import DiscoveryHost, monotonic_now
 from orderwire.aio.discovery_transport import DiscoveryTransport
+from orderwire.cli.joining import DEFAULT_DOMAIN
 from orderwire.cli.output import EXIT_GOOD, emit, emit_json, progress
 from orderwire.cli.protection import check_listen, credentials, protected
 from orderwire.cli.running import run_until_stopped
@@ -20,7 +21,6 @@ from orderwire.discovery.settings import ID_SPACE_MAX, BootstrapSettings
 from orderwire.kernel import NS_PER_S, LocalProtocolError
 
 DEFAULT_ADDRESS = "127.0.0.1:7400"
-DEFAULT_DOMAIN = "default"
 
 
 class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -55,7 +55,7 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @click.option("--domain", default=DEFAULT_DOMAIN, show_default=True, help="Others are refused.")
 @click.option(
     "--id-space",
-    default=1 << 16,
+    default=BootstrapSettings().id_space,
     show_default=True,
     type=click.IntRange(1, ID_SPACE_MAX),
     help="Most participants at a time.",

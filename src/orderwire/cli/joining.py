@@ -2,12 +2,14 @@
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
 from orderwire.cli.output import progress
+from orderwire.cli.protection import credentials, protected
 from orderwire.ordering.catalog import ALGORITHMS
 from orderwire.participant import (
     DeltaCausal,
@@ -23,6 +25,8 @@ from orderwire.participant import (
 ORDERS = ("delta-causal", "fifo", "unordered")
 """And every other name of the catalog of ordering algorithms."""
 DELTA_CAUSAL_LIFETIME_MS = 250
+DEFAULT_DOMAIN = "default"
+"""Of discovery."""
 
 
 class Joining(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +34,13 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
 
     me: str
     members: tuple[str, ...]
+    bootstrap: str | None
+    seeds: tuple[str, ...]
+    discovery_domain: str
+    listen: str
+    tls_cert: Path | None
+    tls_key: Path | None
+    tls_ca: Path | None
     insecure: bool
     trace_path: str | None
     run: str
@@ -37,6 +48,11 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
     order_name: str | None
     lifetime_ms: float | None
     domain: str
+
+    @property
+    def finds_others(self) -> bool:
+        """Whether the group's members find each other."""
+        return self.bootstrap is not None or bool(self.seeds)
 
     def order(self) -> Order:
         """Return the order of the options, which name one.  Raises LocalProtocolError."""
@@ -56,7 +72,28 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
     def participant(self) -> Participant:
-        """Return the participant of the options, not open yet."""
+        """Return the participant of the options, not open yet.
+
+        Raises click.UsageError when they contradict each other, LocalProtocolError.
+        """
+        trace = Trace(run=self.run, path=self.trace_path) if self.trace_path is not None else None
+        if self.finds_others:
+            if self.members:
+                raise click.UsageError("--member lists the group; --bootstrap and --seed find it")
+            return Participant(
+                self.me,
+                domain=self.discovery_domain,
+                bootstrap=self.bootstrap,
+                seeds=self.seeds,
+                listen=self.listen,
+                credentials=credentials(self.tls_cert, self.tls_key, self.tls_ca),
+                insecure=self.insecure,
+                trace=trace,
+                record=self.inputs_path,
+                on_drop=tell_drop,
+            )
+        if not self.members:
+            raise click.UsageError("give --bootstrap or --seed, or every --member of the group")
         addresses: dict[str, str] = {}
         for member in self.members:
             name, equals, address = member.partition("=")
@@ -65,7 +102,6 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
             if name in addresses:
                 raise click.UsageError(f"--member {name!r} is given twice")
             addresses[name] = address
-        trace = Trace(run=self.run, path=self.trace_path) if self.trace_path is not None else None
         return Participant(
             self.me,
             members=addresses,
@@ -88,17 +124,38 @@ def joins_group(default_order: str | None) -> Callable[[Callable[..., None]], Ca
     Without a default the order may be left out.
     """
     options = (
-        click.option("--me", required=True, metavar="NAME", help="Which member we are."),
+        click.option("--me", required=True, metavar="NAME", help="What we are called."),
+        click.option(
+            "--bootstrap",
+            metavar="HOST:PORT",
+            help="Find the others through this server: `orderwire bootstrap`.",
+        ),
+        click.option(
+            "--seed",
+            "seeds",
+            multiple=True,
+            metavar="HOST:PORT",
+            help="Find them through a member that is always there; may be given several times.",
+        ),
+        click.option(
+            "--discovery-domain",
+            default=DEFAULT_DOMAIN,
+            show_default=True,
+            help="Whom to find: those of the same domain.",
+        ),
+        click.option(
+            "--listen",
+            default="127.0.0.1:0",
+            show_default=True,
+            metavar="HOST:PORT",
+            help="Where discovery listens; port 0: any.",
+        ),
         click.option(
             "--member",
             "members",
-            required=True,
             multiple=True,
             metavar="NAME=HOST:PORT",
-            help="A member and its address; give every member, ourselves included.",
-        ),
-        click.option(
-            "--insecure", is_flag=True, help="Listen on an address that others can reach."
+            help="Without discovery: every member and its address, ourselves included.",
         ),
         click.option(
             "--trace", "trace_path", metavar="FOLDER", help="Write our trace into this folder."
@@ -136,6 +193,6 @@ def joins_group(default_order: str | None) -> Callable[[Callable[..., None]], Ca
 
         for option in reversed(options):
             command = option(command)
-        return command
+        return protected(command)
 
     return add

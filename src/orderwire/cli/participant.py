@@ -15,6 +15,7 @@ import msgspec
 from orderwire.cli.joining import Joining, joins_group
 from orderwire.cli.output import EXIT_GOOD, emit, emit_json, progress
 from orderwire.cli.running import first_of, run_until_stopped
+from orderwire.cli.watching import watch
 from orderwire.kernel import NS_PER_MS, OrderwireError
 from orderwire.participant import Sample, Topic, Writer
 
@@ -90,8 +91,8 @@ async def write_lines(writer: Writer, wait_readers: int, lifetime_ms: float | No
 
 
 @click.command(
-    epilog="Example: echo hello | orderwire participant --me ana --member ana=127.0.0.1:7401"
-    " --member ben=127.0.0.1:7402 --write chat/room --wait-readers 1"
+    epilog="Example: echo hello | orderwire participant --me ana --bootstrap 127.0.0.1:7400"
+    " --write chat/room --wait-readers 1"
 )
 @joins_group("delta-causal")
 @click.option("--read", "patterns", multiple=True, metavar="PATTERN", help="Read these topics.")
@@ -105,6 +106,7 @@ async def write_lines(writer: Writer, wait_readers: int, lifetime_ms: float | No
 )
 @click.option("--own", is_flag=True, help="Read what we write, too.")
 @click.option("--count", type=click.IntRange(min=1), help="End after so many samples.")
+@click.option("--watch", "watching", is_flag=True, help="Show who is there and what they offer.")
 @click.option("--json", "as_json", is_flag=True, help="A JSON object a line.")
 def command(
     joining: Joining,
@@ -114,15 +116,19 @@ def command(
     message_lifetime_ms: float | None,
     own: bool,
     count: int | None,
+    watching: bool,
     as_json: bool,
 ) -> None:
-    """Join a group: print what is read, write the lines of standard input.
+    """Join a group: print what is read, write the lines of standard input, watch who is there.
 
-    Ends when standard input does, or when --count samples were read; with --read alone on Ctrl-C.
-    With --json each sample is one line, and the last line is {"counters": …}.
+    Ends when standard input does, or when --count samples were read; with --read or --watch alone
+    on Ctrl-C.  With --json each sample is one line, and the last line is {"counters": …}; --watch
+    prints {"participants": …} whenever they change.
     """
-    if not patterns and topic is None:
-        raise click.UsageError("nothing to do: give --read PATTERN, --write TOPIC or both")
+    if not patterns and topic is None and not watching:
+        raise click.UsageError("nothing to do: give --read PATTERN, --write TOPIC or --watch")
+    if watching and not joining.finds_others:
+        raise click.UsageError("--watch shows what discovery finds: give --bootstrap or --seed")
     if topic is None and wait_readers:
         raise click.UsageError("--wait-readers has no effect without --write")
     if message_lifetime_ms is not None:
@@ -158,7 +164,13 @@ def command(
             if topic is not None:
                 writer = participant.writer(Topic(topic, order))
                 writing = write_lines(writer, wait_readers, message_lifetime_ms)
+            watched = None
+            if watching:
+                watched = asyncio.create_task(watch(participant, stop, as_json=as_json))
             await _serve(writing, count, stop)
+            if watched is not None:
+                stop.set()
+                await watched
             counters = participant.counters
         if as_json:
             emit_json({"counters": counters})

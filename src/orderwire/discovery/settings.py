@@ -133,8 +133,8 @@ class DiscoverySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 class BootstrapSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the bootstrap server issues and for how long."""
 
-    id_space: int = 1 << 16
-    """Ids are 0 … id_space-1."""
+    id_space: int = 256
+    """Ids are 0 … id_space-1: so many participants, at most."""
     lease_ns: int = 9 * NS_PER_S
     recovery_ns: int | None = None
     """How long a server that lost its table issues no ids; None is one lease. [FDP/1 R1]"""
