@@ -1,0 +1,224 @@
+"""Participants that find each other: matching follows the view, on real sockets."""
+
+import asyncio
+import functools
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from orderwire import DeltaCausal, Participant, Topic
+from orderwire.aio.discovery_host import DiscoveryHost, monotonic_now
+from orderwire.aio.discovery_transport import DiscoveryTransport
+from orderwire.discovery.bootstrap import BootstrapServer
+from orderwire.discovery.settings import BootstrapSettings
+from orderwire.kernel import LocalProtocolError
+
+pytestmark = [pytest.mark.network, pytest.mark.timeout(240)]
+
+DOMAIN = "test"
+CHAT = Topic("chat/a", DeltaCausal(lifetime_ms=2_000))
+NEWS = Topic("news", CHAT.order)
+Test = Callable[[], Coroutine[Any, Any, None]]
+
+
+def in_a_loop(test: Test) -> Callable[[], None]:
+    @functools.wraps(test)
+    def run() -> None:
+        asyncio.run(asyncio.wait_for(test(), 200))
+
+    return run
+
+
+MAIN = "from orderwire.cli.main import main; main()"
+
+
+@asynccontextmanager
+async def server(id_space: int = 16) -> AsyncIterator[str]:
+    transport = await DiscoveryTransport.open("127.0.0.1:0", domain=DOMAIN)
+    core = BootstrapServer(BootstrapSettings(id_space=id_space), monotonic_now(), epoch=1)
+    host: DiscoveryHost[Any, Any] = DiscoveryHost(core, transport, lambda indication: None)
+    try:
+        yield host.address
+    finally:
+        await host.close()
+
+
+async def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not holds():
+            await asyncio.sleep(0.01)
+
+
+def member(name: str, bootstrap: str, **more: Any) -> Participant:
+    return Participant(name, domain=DOMAIN, bootstrap=bootstrap, **more)
+
+
+async def first(reader: Any) -> bytes:
+    async for sample in reader:
+        data = sample.data
+        assert isinstance(data, bytes)
+        return data
+    raise AssertionError("the reader ended")
+
+
+@in_a_loop
+async def test_a_reader_that_appears_gets_what_is_written_from_then_on() -> None:
+    async with server() as at, member("ana", at) as ana, member("ben", at) as ben:
+        writer = ana.writer(CHAT)
+        assert writer.write(b"nobody") is None
+        reader = ben.reader("chat/*", order=CHAT.order)
+        await writer.wait_matched(1, timeout_s=60)
+        writer.write(b"one")
+        assert await first(reader) == b"one"
+        assert ana.members == tuple(name for _, name in sorted([(ana.id, "ana"), (ben.id, "ben")]))
+        (seen,) = ana.peers()
+        assert (seen.name, seen.id) == ("ben", ben.id)
+        await until(lambda: [each.topic for each in ana.peers()[0].map.endpoints] == ["chat/*"])
+
+
+@in_a_loop
+async def test_members_connect_only_when_one_reads_what_the_other_writes() -> None:
+    async with AsyncExitStack() as stack:
+        at = await stack.enter_async_context(server())
+        ana, ben, carl = [
+            await stack.enter_async_context(member(name, at)) for name in ("ana", "ben", "carl")
+        ]
+        writer = ana.writer(CHAT)
+        reader = ben.reader(CHAT)
+        ana.reader(NEWS)
+        carl.writer(Topic("else", CHAT.order))
+        await writer.wait_matched(1, timeout_s=60)
+        await until(lambda: len(ana.members) == len(carl.members) == 3)
+        assert ana.connected == ("ben",)
+        assert carl.connected == ()
+        carl.writer(NEWS)
+        await until(lambda: "carl" in ana.connected)
+        reader.close()
+        await until(lambda: ana.connected == ("carl",))
+        assert writer.matched == 0
+
+
+@in_a_loop
+async def test_a_leaver_is_off_all_destination_sets_at_once() -> None:
+    async with server() as at, member("ana", at) as ana:
+        writer = ana.writer(CHAT)
+        async with member("ben", at) as ben:
+            ben.reader(CHAT)
+            await writer.wait_matched(1, timeout_s=60)
+        await until(lambda: writer.matched == 0 and ana.members == ("ana",))
+
+
+@in_a_loop
+async def test_members_find_each_other_through_seeds() -> None:
+    async with server() as at:  # any free port
+        pass
+    names = ("ana", "ben", "carl")
+    listens = (at, "127.0.0.1:0", "127.0.0.1:0")
+    parts = [
+        Participant(name, domain=DOMAIN, seeds=[at], listen=listen)
+        for name, listen in zip(names, listens, strict=True)
+    ]
+    ana, ben, carl = parts
+    async with ana, ben, carl:
+        writer = ana.writer(CHAT)
+        readers = [each.reader(CHAT) for each in (ben, carl)]
+        await writer.wait_matched(2, timeout_s=60)
+        writer.write(b"both")
+        assert [await first(reader) for reader in readers] == [b"both", b"both"]
+        assert len({each.id for each in parts}) == 3
+
+
+@in_a_loop
+async def test_a_full_domain_refuses_the_surplus_member() -> None:
+    async with server(id_space=2) as at, member("ana", at) as ana, member("ben", at):
+        with pytest.raises(TimeoutError, match=r"'carl' has not joined.*it is full"):
+            async with member("carl", at, join_s=1.5):
+                pass
+        await until(lambda: len(ana.members) == 2)
+
+
+@in_a_loop
+async def test_what_contradicts_itself_is_refused() -> None:
+    with pytest.raises(LocalProtocolError, match="one of the two"):
+        Participant("ana", members={"ana": "127.0.0.1:1"}, domain=DOMAIN)
+    with pytest.raises(LocalProtocolError, match="one of the two"):
+        Participant("ana")
+    with pytest.raises(LocalProtocolError, match="bootstrap='host:port' or seeds"):
+        Participant("ana", domain=DOMAIN)
+    with pytest.raises(LocalProtocolError, match="bootstrap='host:port' or seeds"):
+        Participant("ana", domain=DOMAIN, bootstrap="127.0.0.1:1", seeds=["127.0.0.1:2"])
+
+
+@in_a_loop
+async def test_nobody_at_the_bootstrap_address_is_told() -> None:
+    with pytest.raises(TimeoutError, match=r"through 127\.0\.0\.1:1 within 0\.3 s: there was no"):
+        async with Participant("ana", domain=DOMAIN, bootstrap="127.0.0.1:1", join_s=0.3):
+            pass
+
+
+def shell(*order: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", MAIN, "participant", *order, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+@in_a_loop
+async def test_a_killed_member_is_not_written_to_and_a_new_one_in_its_place_is() -> None:
+    async with server() as at, member("ana", at) as ana:
+        writer = ana.writer(CHAT)
+        options = ("--me", "ben", "--bootstrap", at, "--discovery-domain", DOMAIN)
+        reading = ("--read", "chat/*", "--lifetime-ms", "2000", "--count", "1")
+        killed = shell(*options, *reading)
+        try:
+            await writer.wait_matched(1, timeout_s=120)
+            (before,) = ana.peers()
+            killed.send_signal(signal.SIGKILL)
+            await until(lambda: writer.matched == 0)  # its connection has broken: at once
+            restarted = shell(*options, *reading)
+            try:
+                await writer.wait_matched(1, timeout_s=120)
+                writer.write(f"at {time.time()}".encode())
+                line = await asyncio.to_thread(restarted.stdout.readline)  # type: ignore[union-attr]
+                assert json.loads(line)["source"] == "ana"
+                assert any(each.inc > before.inc for each in ana.peers())
+            finally:
+                restarted.kill()
+                restarted.communicate()
+        finally:
+            killed.kill()
+            killed.communicate()
+        # Off the list when there has been no evidence for 9 s.
+        await until(lambda: ana.members == ("ana",))
+
+
+@in_a_loop
+async def test_the_shell_shows_who_is_there() -> None:
+    async with server() as at, member("ana", at) as ana:
+        ana.writer(CHAT)
+        options = ("--me", "eye", "--bootstrap", at, "--discovery-domain", DOMAIN)
+        watching = shell(*options, "--watch")
+        try:
+            while True:
+                line = await asyncio.to_thread(watching.stdout.readline)  # type: ignore[union-attr]
+                (*_, seen) = json.loads(line)["participants"] or [{"writes": []}]
+                if seen["writes"]:
+                    break
+            assert seen["name"] == "ana"
+            assert seen["writes"] == ["chat/a"]
+            watching.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(watching.wait, 60) == 0
+        finally:
+            watching.kill()
+            watching.communicate()
+        await until(lambda: ana.members == ("ana",))
