@@ -10,7 +10,7 @@ everything (participants included):
 * `dictionary`: the MAP's tables and columns, as `map_codec` has them before deflate;
 * ours: `map_codec`.
 
-`flat_names` have no levels between slashes, to show what the split into levels is worth.
+`flat_names` have `_` in the place of `/`.
 
 `delivery`: what one participant must be told of all others, in kB: complete compact MAPs, or, with
 interest-only delivery, all summaries, its ASKs, and the details of what it matches.  Counted from

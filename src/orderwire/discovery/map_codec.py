@@ -11,7 +11,7 @@ with a RemoteProtocolError, and no input costs more memory than the named limits
 """
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, islice, pairwise
 from typing import Annotated, TypeVar
 
@@ -22,7 +22,6 @@ from orderwire.discovery.maps import (
     FOREIGN_MAX,
     KEY_MAX,
     TEXT_MAX,
-    TOPIC_LEVELS_MAX,
     EndpointData,
     EndpointKind,
     ForeignData,
@@ -45,6 +44,10 @@ DECODED_BYTES_MAX = 8 << 20
 """Longest MAP after inflation; the foreign entries of a gateway count as they are encoded."""
 PARTS_MAX = 1 << 19
 """Most levels in the topics of one MAP together."""
+DEPTH_MAX = 32
+"""Most levels that one topic is cut into; the last may hold more."""
+FLAT_SEPARATORS = "_.:-"
+"""What names without slashes may be cut at."""
 
 _PRESET = (
     b"gatewaywillingdurabilityVOLATILETRANSIENT_LOCALhistoryKEEP_ALLKEEP_LASTdepthreliability"
@@ -70,9 +73,11 @@ CHANGES_MAX = 2 * DELTAS_MAX
 class _Table(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Endpoints by ascending key, as columns."""
 
+    separator: Annotated[str, msgspec.Meta(min_length=1, max_length=1)]
+    """What stands between the levels of a topic."""
     levels: Annotated[list[Text], msgspec.Meta(max_length=PARTS_MAX)]
     depths: Annotated[
-        list[Annotated[int, msgspec.Meta(ge=1, le=TOPIC_LEVELS_MAX)]],
+        list[Annotated[int, msgspec.Meta(ge=1, le=DEPTH_MAX)]],
         msgspec.Meta(max_length=ENDPOINTS_MAX),
     ]
     """Of every topic, how many levels it has …"""
@@ -315,7 +320,16 @@ def _keys(steps: list[int]) -> Iterator[int]:
     return islice(accumulate(steps, initial=-1), 1, None)
 
 
-def _table_of(rows: Iterable[EndpointData]) -> _Table:
+def _separator(rows: Sequence[EndpointData]) -> str:
+    """Return what topics are best cut at: slashes, unless most have none."""
+    if 2 * sum("/" in row.topic for row in rows) >= len(rows):
+        return "/"
+    text = "".join([row.topic for row in rows])
+    return max(FLAT_SEPARATORS, key=text.count)
+
+
+def _table_of(rows: Sequence[EndpointData]) -> _Table:
+    separator = _separator(rows)
     levels: dict[str, int] = {}
     depths: list[int] = []
     parts: list[int] = []
@@ -331,7 +345,7 @@ def _table_of(rows: Iterable[EndpointData]) -> _Table:
         if known is None:
             topic_refs.append(0)
             topics[row.topic] = len(topics)
-            split = row.topic.split("/")
+            split = row.topic.split(separator, DEPTH_MAX - 1)
             depths.append(len(split))
             parts += [levels.setdefault(level, len(levels)) for level in split]
         else:
@@ -344,7 +358,7 @@ def _table_of(rows: Iterable[EndpointData]) -> _Table:
         sort_refs.append(sorts.setdefault(sort, len(sorts)))
         keys.append(row.key)
     return _Table(
-        list(levels), depths, parts, list(types), list(qos), list(sorts), _steps(keys),
+        separator, list(levels), depths, parts, list(types), list(qos), list(sorts), _steps(keys),
         topic_refs, sort_refs,
     )  # fmt: skip
 
@@ -357,7 +371,7 @@ def _topics(table: _Table) -> Iterator[str]:
     end = 0
     for depth in table.depths:
         start, end = end, end + depth
-        topic = "/".join([levels[part] for part in parts[start:end]])
+        topic = table.separator.join([levels[part] for part in parts[start:end]])
         if len(topic) > TEXT_MAX:
             raise RemoteProtocolError(f"a topic of {len(topic)} characters; at most {TEXT_MAX}")
         yield topic

@@ -17,8 +17,6 @@ from orderwire.kernel import LocalProtocolError, RemoteProtocolError
 ENDPOINTS_MAX = 65_536
 """Most endpoints of one participant."""
 KEY_MAX = (1 << 32) - 1
-TOPIC_LEVELS_MAX = 32
-"""Most levels between the slashes of a topic's name."""
 PAIRS_MAX = 64
 """Most addresses, properties or QoS values of one thing."""
 TEXT_MAX = 255
@@ -215,10 +213,6 @@ def _refuse_endpoint(endpoint: EndpointData) -> None:
     _refuse_long("topic", endpoint.topic)
     _refuse_long("type", endpoint.type)
     _refuse_pairs("qos", endpoint.qos)
-    if endpoint.topic.count("/") >= TOPIC_LEVELS_MAX:
-        raise LocalProtocolError(
-            f"topic {endpoint.topic[:40]!r}… has more than {TOPIC_LEVELS_MAX} levels"
-        )
 
 
 def _refuse_participant(participant: ParticipantData) -> None:

@@ -85,7 +85,6 @@ def _moved(endpoint: EndpointData) -> EndpointData:
         (ANA, [POSE, EndpointData(1, EndpointKind.READER, "b")], "two of 'ana' are endpoint 1"),
         (ANA, [EndpointData(-1, EndpointKind.READER, "b")], "endpoint key -1"),
         (ANA, [EndpointData(1, EndpointKind.READER, "b" * 256)], "topic 'bbb.*more than 255"),
-        (ANA, [EndpointData(1, EndpointKind.READER, "b/" * 32)], "more than 32 levels"),
         (ANA, [EndpointData(1, EndpointKind.READER, "b", "t" * 256)], "type 'ttt"),
         (ANA, [EndpointData(1, EndpointKind.READER, "b", "t", (("q", "v" * 513),))], "q 'vvv"),
         (ANA, [EndpointData(1, EndpointKind.READER, "b", "t", (("q", "v"),) * 65)], "65 values"),

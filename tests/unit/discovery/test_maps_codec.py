@@ -144,6 +144,7 @@ def test_noise_is_refused_or_is_a_map(data: bytes) -> None:
 def table(**more: object) -> list[object]:
     """Columns of one endpoint of topic `a/b`."""
     columns: dict[str, object] = {
+        "separator": "/",
         "levels": ["a", "b"],
         "depths": [2],
         "parts": [0, 1],
@@ -168,6 +169,8 @@ def test_the_hand_made_map_is_one() -> None:
 @pytest.mark.parametrize(
     "columns",
     [
+        {"separator": ""},
+        {"separator": "//"},
         {"depths": [3]},
         {"depths": [0]},
         {"depths": [33], "parts": [0] * 33},
@@ -241,6 +244,28 @@ def test_a_map_that_would_be_refused_is_not_sent() -> None:
     big = ForeignData("east", 1, 1, 1, bytes(DECODED_BYTES_MAX))
     with pytest.raises(LocalProtocolError, match="before compression"):
         encode_map(Map.of(ANA, [], [big]))
+
+
+@pytest.mark.parametrize("separator", ["/", "_", ".", ":", "-"])
+def test_names_are_cut_where_they_are_alike(separator: str) -> None:
+    names = [
+        separator.join((f"robot{robot}", f"device{device}", "state"))
+        for robot in range(8)
+        for device in range(20)
+    ]
+    whole = Map.of(
+        ANA, [EndpointData(key, EndpointKind.READER, name) for key, name in enumerate(names)]
+    )
+    assert plain_form(encode_map(whole)).count(b"state") == 1
+    assert decode_map(encode_map(whole)) == whole
+
+
+def test_a_name_of_nothing_but_slashes_comes_back() -> None:
+    names = ["/" * 255, "_" * 255, "/a", ""]
+    whole = Map.of(
+        ANA, [EndpointData(key, EndpointKind.READER, name) for key, name in enumerate(names)]
+    )
+    assert decode_map(encode_map(whole)) == whole
 
 
 def test_the_shorter_form_is_chosen() -> None:
