@@ -145,6 +145,7 @@ class OmgSdp:
         self._announced = 0
         self._announce_at: Instant | None = None
         self._reply_at: Instant | None = None
+        self._replies_left = 0
         self._repair_at: Instant | None = None
         self._delayed: list[tuple[int, int, ProcessId]] = []
         """Answers and repairs that wait: when, which, and for whom."""
@@ -195,8 +196,8 @@ class OmgSdp:
         if peer is None:
             peer = self._peers[source] = Peer()
         match pdu:
-            case EndpointAck(number):
-                peer.unacknowledged &= ~(1 << number)
+            case EndpointAck():
+                peer.unacknowledged &= ~(1 << pdu.number)
                 return [] if peer.started else self._hear(source, peer)
             case Announcement():
                 return self._meet(source, peer, pdu, now)
@@ -232,7 +233,8 @@ class OmgSdp:
         if self._announce_at is not None and self._announce_at <= now:
             effects += self._announce(now)
         if self._reply_at is not None and self._reply_at <= now:
-            self._reply_at = None
+            self._replies_left -= 1
+            self._reply_at = self._after_jitter(now) if self._replies_left else None
             effects.append(Broadcast(self._announcement()))
         while self._delayed and self._delayed[0][0] <= now:
             _, what, who = heappop(self._delayed)
@@ -286,6 +288,9 @@ class OmgSdp:
                 effects.append(Indicate(Gone(who)))
         return effects
 
+    def _after_jitter(self, now: Instant) -> Instant:
+        return Instant(now + self._chance.randrange(self._settings.reply_jitter_ns) + 1)
+
     def _meet(
         self, source: ProcessId, peer: Peer, announcement: Announcement, now: Instant
     ) -> SdpEffects:
@@ -297,10 +302,11 @@ class OmgSdp:
         settings = self._settings
         if settings.reply == "at once":
             effects.append(Broadcast(self._announcement()))
-        elif settings.reply == "jittered" and self._reply_at is None:
-            wait_ns = self._chance.randrange(settings.reply_jitter_ns) + 1
-            self._reply_at = Instant(now + wait_ns)
-            self._plan()
+        elif settings.reply == "jittered":
+            self._replies_left = settings.replies
+            if self._reply_at is None:
+                self._reply_at = self._after_jitter(now)
+                self._plan()
         return effects + self._begin(source, peer, announcement)
 
     def _begin(self, source: ProcessId, peer: Peer, _announcement: Announcement) -> SdpEffects:

@@ -85,19 +85,19 @@ def endpoint_ack(number: int) -> EndpointAck:
     return EndpointAck(number)
 
 
-def control_bytes(pdu: SdpPdu, participant_bytes: int) -> int:
+def control_bytes(pdu: SdpPdu, participant_bytes: int, heartbeat_bytes: int) -> int:
     """UDP payload of everything but endpoint data."""
     match pdu:
+        case EndpointAck():
+            return ACKNACK_BYTES
         case Announcement(filter_bytes=size):
             return participant_bytes + size
         case Goodbye():
             return participant_bytes
         case Heartbeat():
-            return HEARTBEAT_BYTES
+            return heartbeat_bytes
         case AckNack(base=base, missing=missing):
             return ACKNACK_BYTES + 4 * -(-(missing >> base).bit_length() // 32)
-        case EndpointAck():
-            return ACKNACK_BYTES
         case Request(keys=keys):
             return RTPS_BYTES + 24 + KEY_BYTES * len(keys)
         case Endpoint():

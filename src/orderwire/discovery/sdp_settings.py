@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from orderwire.discovery.sdp_messages import HEARTBEAT_BYTES
 from orderwire.kernel import ms
 
 ACKNACK_NUMBERS_MAX = 256
@@ -21,15 +22,18 @@ class SdpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     announcement_spacing_ns: int = ms(100)
     announcement_period_ns: int = ms(30_000)
     """… and how far apart afterwards."""
-    announcement_jitter_ns: int = ms(1)
+    announcement_jitter_ns: int = ms(2)
     """The first one waits for a random part of this: hosts are never in step to the microsecond.
     In lock-step all send to one peer after the other, and its port drops a third of it."""
     lease_ns: int = ms(100_000)
     """A participant that was not announced for so long is gone."""
-    reply: Literal["none", "at once", "jittered"] = "none"
-    """Whether a participant that meets a new one announces itself once more, to all."""
+    reply: Literal["none", "at once", "jittered"] = "jittered"
+    """Whether a participant that meets a new one announces itself again, to all: a newcomer does
+    not know those whose first announcements came before it."""
     reply_jitter_ns: int = ms(100)
-    """Such an answer waits for a random part of this; one answer serves all met meanwhile."""
+    """A jittered answer waits for a random part of this, and serves all that were met meanwhile."""
+    replies: int = 3
+    """How many jittered answers follow the newest meeting, since any may be lost."""
     repair_ns: int = ms(1_000)
     """P: how often a writer sends a HEARTBEAT to peers that lack data; the first time between
     one and two P after the start."""
@@ -49,6 +53,9 @@ class SdpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     participant_bytes: int = 200
     endpoint_bytes: int = 130
     """Payload of one endpoint in a datagram of its own: 196 bytes on the wire."""
+    heartbeat_bytes: int = 130
+    """Payload of a HEARTBEAT, in the paper's network as large as data.  It matters when one
+    follows the data: what is smaller still finds room in a full queue."""
 
 
 PAPER = SdpSettings()
@@ -61,6 +68,7 @@ MODERN = SdpSettings(
     follow_up=True,
     blocking=True,
     endpoint_bytes=250,
+    heartbeat_bytes=HEARTBEAT_BYTES,
 )
 """What a present implementation does."""
 

@@ -128,17 +128,14 @@ class Lan(Link):
         counts.wire_bytes += offered * size
         counts.payload_bytes += offered * payload_bytes
         counts.dropped_at_host += offered - len(items)
-        heap, sequence, at_switch, arrive = (
-            self.world.heap,
-            self.world.sequence,
-            self._at_switch,
-            self._arrive,
-        )
-        hop_ns = self.hop_ns
+        arrive, hop_ns = self._arrive, self.hop_ns
+        queue = self._queues[source]
+        idle = not queue
         for item in items:
             free_ns += wire_ns
-            frame = (source, size, wire_ns, arrive, item)
-            heappush(heap, (free_ns + hop_ns, ARRIVAL, sequence(), at_switch, to, frame))
+            queue.append((free_ns + hop_ns, to, (source, size, wire_ns, arrive, item)))
+        if idle and queue:
+            self.world.at(queue[0][0], ARRIVAL, self._at_switch, source)
         assert self.host_queue_ns is None or free_ns - now_ns <= self.host_queue_ns or not items, (
             f"{len(items)} datagrams do not fit into the queue of host {source}"
         )

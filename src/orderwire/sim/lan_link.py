@@ -4,12 +4,13 @@ A frame leaves its host when all before it have left, crosses the link and the s
 the port of its receiver and crosses that link.  What would not fit into a queue is dropped there.
 """
 
+from collections import deque
 from collections.abc import Callable
 from heapq import heappush
 from random import Random
 from typing import Any, TypeAlias
 
-from orderwire.sim.world import ARRIVAL, World
+from orderwire.sim.world import ARRIVAL, Entry, World
 
 Frame: TypeAlias = tuple[int, int, int, Callable[[int, Any], None], Any]
 """Source, bytes on the wire, time on the wire in ns, what to do with the receiver, and an item."""
@@ -91,6 +92,9 @@ class Link:
         self.counts = [HostCounts() for _ in range(hosts)]
         self.host_queue_ns = self._queue_ns(host_queue_bytes)
         self._switch_queue_ns = self._queue_ns(switch_queue_bytes)
+        self._queues: list[deque[tuple[int, int | None, Frame]]] = [deque() for _ in range(hosts)]
+        """Frames of each host on their way to the switch: when, to whom and what.  The heap holds
+        the first of them only, so it stays small however long the queues are."""
         self._draw = chance.random
         self._wire_ns: dict[int, int] = {}
 
@@ -153,15 +157,30 @@ class Link:
             counts.dropped_at_host += 1
             return False
         self.uplink_free_ns[source] = end_ns
-        at_switch = self._at_switch if to is not None else self._to_all
-        frame = (source, size, wire_ns, act, item)
-        heappush(
-            world.heap, (end_ns + self.hop_ns, ARRIVAL, world.sequence(), at_switch, to, frame)
-        )
+        at_ns = end_ns + self.hop_ns
+        queue = self._queues[source]
+        queue.append((at_ns, to, (source, size, wire_ns, act, item)))
+        if len(queue) == 1:
+            first: Entry = (at_ns, ARRIVAL, world.sequence(), self._at_switch, source, None)
+            heappush(world.heap, first)
         return True
 
-    def _at_switch(self, to: int, frame: Frame) -> None:
-        """Queue the frame at the port of its receiver."""
+    def _at_switch(self, source: int, _none: None) -> None:
+        """Queue this host's next frame at the port of its receiver, or at all others'."""
+        queue = self._queues[source]
+        _, to, frame = queue.popleft()
+        if queue:
+            world, at_ns = self.world, queue[0][0]
+            following: Entry = (at_ns, ARRIVAL, world.sequence(), self._at_switch, source, None)
+            heappush(world.heap, following)
+        if to is not None:
+            self._forward(to, frame)
+            return
+        for other in range(self.hosts):
+            if other != source:
+                self._forward(other, frame)
+
+    def _forward(self, to: int, frame: Frame) -> None:
         world = self.world
         now_ns = world.now_ns
         if self.loss_ratio and self._draw() < self.loss_ratio:
@@ -177,9 +196,3 @@ class Link:
             world.heap,
             (end_ns + self.propagation_ns, ARRIVAL, world.sequence(), frame[3], to, frame),
         )
-
-    def _to_all(self, _to: None, frame: Frame) -> None:
-        source = frame[0]
-        for to in range(self.hosts):
-            if to != source:
-                self._at_switch(to, frame)

@@ -13,7 +13,7 @@ import msgspec
 
 from orderwire.discovery.omg_sdp import Learned, OmgSdp, SdpEffects, SendData, Start
 from orderwire.discovery.sdp_bloom import SdpBloom
-from orderwire.discovery.sdp_messages import SdpPdu, control_bytes, endpoint_data
+from orderwire.discovery.sdp_messages import Endpoint, SdpPdu, control_bytes, endpoint_data
 from orderwire.discovery.sdp_settings import PAPER, SdpSettings
 from orderwire.kernel import NS_PER_S, Broadcast, Indicate, ProcessId, Send, ms, stream
 from orderwire.sim.lan import Lan, LanSettings
@@ -116,7 +116,7 @@ class _Run:
         self._armed: list[int | None] = [None] * n
         self._backlogs: list[deque[_Work]] = [deque() for _ in range(n)]
         self._pumping = [False] * n
-        self._kinds: Counter[str] = Counter()
+        self._kinds: Counter[type[SdpPdu]] = Counter()
         self._multicasts = 0
         self._latencies = array("q")
         self._known_ns = [[0] * n for _ in range(n)]
@@ -176,7 +176,7 @@ class _Run:
             received=sum(count.received for count in counts),
             payload_bytes=sum(count.payload_bytes for count in counts),
             wire_bytes=sum(count.wire_bytes for count in counts),
-            kinds=dict(sorted(self._kinds.items())),
+            kinds={kind.__name__: count for kind, count in self._kinds.items()},
             events=self._world.events,
             ended_s=self._world.now_ns / NS_PER_S,
         )
@@ -253,8 +253,8 @@ class _Run:
             self._pump(host, None)
 
     def _send(self, host: int, to: int | None, pdu: SdpPdu) -> None:
-        self._kinds[type(pdu).__name__] += 1
-        size = control_bytes(pdu, self._sdp.participant_bytes)
+        self._kinds[type(pdu)] += 1
+        size = control_bytes(pdu, self._sdp.participant_bytes, self._sdp.heartbeat_bytes)
         if to is None:
             self._multicasts += 1
             self._lan.multicast(host, size, pdu)
@@ -276,7 +276,7 @@ class _Run:
             left -= 1
         if self._sdp.blocking:
             offered = len(items)
-        self._kinds["Endpoint"] += offered
+        self._kinds[Endpoint] += offered
         self._lan.send_datagrams(host, to, size, items, offered)
         return numbers ^ rest
 
@@ -293,7 +293,7 @@ class _Run:
                     backlog[0] = (to, rest)
                     break
             else:
-                size = control_bytes(what, self._sdp.participant_bytes)
+                size = control_bytes(what, self._sdp.participant_bytes, self._sdp.heartbeat_bytes)
                 room = self._lan.room(host, size)
                 if room == 0:
                     break
@@ -312,8 +312,10 @@ class _Run:
         missing = self._missing[source]
         count = min(per_datagram, missing[host])
         latency_ns = now_ns - self._starts_ns[source]
-        for _ in range(count):
+        if count == 1:
             self._latencies.append(latency_ns)
+        else:
+            self._latencies.extend([latency_ns] * count)
         missing[host] -= count
         self._known_ns[source][host] = now_ns
         if not missing[host]:

@@ -49,7 +49,7 @@ ME, YOU = ProcessId(0), ProcessId(1)
 
 
 def participant(me: int = 0, endpoints: int = 3, **changes: Any) -> OmgSdp:
-    settings = SdpSettings(**({"announcement_jitter_ns": 0} | changes))
+    settings = SdpSettings(**({"announcement_jitter_ns": 0, "reply": "none"} | changes))
     return OmgSdp(ProcessId(me), endpoints=endpoints, settings=settings, chance=Random(me))
 
 
@@ -346,8 +346,9 @@ def test_what_a_peer_may_not_send() -> None:
 def test_answering_at_once_announces_n_squared_times_and_jitter_does_not(n: int) -> None:
     """OpenDDS: 300 participants that answer every new one at once send 300² announcements."""
 
-    def announcements(reply: str) -> int:
-        cores = [participant(i, endpoints=0, announcements=1, reply=reply) for i in range(n)]
+    def announcements(reply: str, replies: int = 1) -> int:
+        settings = {"announcements": 1, "reply": reply, "replies": replies}
+        cores = [participant(i, endpoints=0, **settings) for i in range(n)]
         wire = Wire(cores, never)
         wire.run(10 * S)
         for me, core in enumerate(cores):
@@ -357,16 +358,31 @@ def test_answering_at_once_announces_n_squared_times_and_jitter_does_not(n: int)
     assert announcements("none") == n
     assert announcements("at once") == n + n * (n - 1)
     assert announcements("jittered") == 2 * n
+    assert announcements("jittered", replies=3) == 4 * n
+
+
+def test_a_newcomer_learns_of_those_who_announced_themselves_before_it() -> None:
+    """Of three answers all but one may be lost."""
+    core = started(announcements=1, reply="jittered")
+    core.receive(YOU, Announcement(), Instant(10 * S))
+    answers = [at for at, what in wake_until(core, 20 * S) if Broadcast(Announcement()) in what]
+    assert len(answers) == 3
+    assert 10 * S < answers[0] <= answers[1] <= answers[2] <= 10 * S + ms(300)
+    assert core.receive(YOU, Announcement(), Instant(20 * S)) == []
 
 
 def test_sizes() -> None:
     """A set of n missing numbers takes n bits, in words of four bytes."""
-    assert control_bytes(Announcement(), 200) == control_bytes(Goodbye(), 200) == 200
-    assert control_bytes(Announcement(5, 788), 200) == 988
-    assert control_bytes(Heartbeat(9), 200) == HEARTBEAT_BYTES
-    assert control_bytes(EndpointAck(9), 200) == control_bytes(AckNack(9, 9, 0), 200)
-    assert control_bytes(AckNack(10, 42, 1 << 41), 200) == ACKNACK_BYTES + 4
-    assert control_bytes(AckNack(10, 43, 1 << 42), 200) == ACKNACK_BYTES + 8
-    assert control_bytes(Request((1, 2)), 200) == 68
+
+    def size(pdu: Any) -> int:
+        return control_bytes(pdu, 200, HEARTBEAT_BYTES)
+
+    assert size(Announcement()) == size(Goodbye()) == 200
+    assert size(Announcement(5, 788)) == 988
+    assert size(Heartbeat(9)) == HEARTBEAT_BYTES
+    assert size(EndpointAck(9)) == size(AckNack(9, 9, 0))
+    assert size(AckNack(10, 42, 1 << 41)) == ACKNACK_BYTES + 4
+    assert size(AckNack(10, 43, 1 << 42)) == ACKNACK_BYTES + 8
+    assert size(Request((1, 2))) == 68
     with pytest.raises(AssertionError, match="as large as its settings say"):
-        control_bytes(Endpoint(1), 200)
+        size(Endpoint(1))

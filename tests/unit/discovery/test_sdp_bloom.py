@@ -26,7 +26,7 @@ def started(offers: list[int], wants: list[int], **changes: Any) -> SdpBloom:
         ProcessId(0),
         offers=offers,
         wants=wants,
-        settings=SdpSettings(**({"announcement_jitter_ns": 0} | changes)),
+        settings=SdpSettings(**({"announcement_jitter_ns": 0, "reply": "none"} | changes)),
         chance=Random(0),
     )
     announced = BloomFilter.of(offers)
