@@ -7,13 +7,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from orderwire.pipeline.session import (
-    JavaMissingError,
-    SessionSettings,
-    check_java,
-    java_major,
-    spark_settings,
-)
+from orderwire.kernel.java import JavaMissingError, java_major
+from orderwire.pipeline.session import SessionSettings, check_java, spark_settings
 
 
 @pytest.mark.parametrize(

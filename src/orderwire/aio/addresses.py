@@ -25,9 +25,10 @@ def split_address(address: str) -> tuple[str, int]:
     Raises LocalProtocolError on anything else.
     """
     host, colon, port = address.rpartition(":")
-    bare = host.removeprefix("[").removesuffix("]")
-    bracketed = bare != host
-    if not (colon and bare and port.isascii() and port.isdigit()) or (":" in bare) != bracketed:
+    bracketed = host.startswith("[") and host.endswith("]")
+    bare = host[1:-1] if bracketed else host
+    plain = bool(bare) and "[" not in bare and "]" not in bare
+    if not (colon and plain and port.isascii() and port.isdigit()) or (":" in bare) != bracketed:
         raise LocalProtocolError(f"address {address!r}, expected HOST:PORT, as in 127.0.0.1:7400")
     if int(port) > PORT_MAX:
         raise LocalProtocolError(f"address {address!r} has a port above {PORT_MAX}")

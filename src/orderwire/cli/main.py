@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, str] = {
     "sim": "Run or replay a simulated scenario.",
     "topic": "Create, list, write, read and delete topics of a broker.",
     "vectors": "Replay worked scenarios through the algorithms of the catalog.",
+    "zookeeper": "Run a ZooKeeper server from the jars that PySpark installs.",
 }
 
 

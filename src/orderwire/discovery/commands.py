@@ -42,7 +42,13 @@ class Granted(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that were given an id before."""
 
 
-Command: TypeAlias = Start | Change | End | Unreachable | Granted
+class Meet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """These are there too, from whatever gave the id: SYNC with those that are unknown. [R16]"""
+
+    members: tuple[Contact, ...]
+
+
+Command: TypeAlias = Start | Change | End | Unreachable | Granted | Meet
 
 
 class IdWanted(msgspec.Struct, frozen=True):

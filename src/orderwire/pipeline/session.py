@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -18,15 +17,9 @@ from pathlib import Path
 import msgspec
 from pyspark.sql import SparkSession
 
-from orderwire.kernel import OrderwireError
+from orderwire.kernel.java import find_java
 
-JAVA_MAJOR_MIN = 17
-JAVA_CHECK_SECONDS_MAX = 20
 _LOCAL = re.compile(r"local(\[|$|-cluster)")
-
-
-class JavaMissingError(OrderwireError):
-    """Spark cannot run: no Java, or one that is too old."""
 
 
 class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,37 +43,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 def check_java() -> int:
     """Return the major version of the Java that Spark will start.  Raises JavaMissingError."""
-    home = os.environ.get("JAVA_HOME")
-    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    hint = (
-        f"Spark needs Java {JAVA_MAJOR_MIN} or newer. Install it with "
-        "`apt-get install openjdk-17-jre-headless` (Debian, Ubuntu), "
-        "`dnf install java-17-openjdk-headless` (Fedora) or `brew install openjdk@17` (macOS)"
-    )
-    if program is None:
-        raise JavaMissingError(f"no `java` on the PATH and no JAVA_HOME. {hint}")
-    try:
-        told = subprocess.run(
-            [program, "-version"],
-            capture_output=True,
-            text=True,
-            timeout=JAVA_CHECK_SECONDS_MAX,
-            check=False,
-        ).stderr
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise JavaMissingError(f"{program} does not run ({error}). {hint}") from error
-    major = java_major(told)
-    if major is None:
-        raise JavaMissingError(f"{program} -version told no version: {told.strip()!r}. {hint}")
-    if major < JAVA_MAJOR_MIN:
-        raise JavaMissingError(f"{program} is Java {major}. {hint}")
-    return major
-
-
-def java_major(told: str) -> int | None:
-    """Read the major version out of what `java -version` prints; None when there is none."""
-    found = re.search(r'version "(?:1\.)?(\d+)', told)
-    return int(found.group(1)) if found else None
+    return find_java("Spark")[1]
 
 
 def spark_settings(settings: SessionSettings, scratch: Path) -> dict[str, str]:

@@ -1,0 +1,457 @@
+"""ZooKeeper in place of a bootstrap server: ids, a total order of joins, and who is there.  [S002]
+
+Below `/orderwire/domains/DOMAIN/participants` every participant has one ephemeral znode whose name
+is all there is to know, `ADDRESS,NONCE,ID,INC,NUMBER`:
+
+- NUMBER is ZooKeeper's: it orders the joins, as the server's order of issue does. [FDP/1 P1]
+- An incarnation is E · 2³² + NUMBER, where E is the second at which the domain began: ensembles
+  that lose their data begin to count anew, and what counts from a later second is newer. [R1]
+- In an id space of 2⁶⁴ the id is the incarnation with its bits reversed: never used twice, and not
+  in the order of joining.  A smaller space has a second folder, `ids`, with an ephemeral znode for
+  each id in use; a free one is drawn, and ZooKeeper lets only one participant make it.
+- ID and INC are empty at first, since they follow from NUMBER.  A participant whose session has
+  ended keeps id and incarnation, as nobody else can have got them, and enters itself again.
+
+A newcomer reads the names once, in one request, and nobody watches them: n joins would tell n²/2.
+Later each reads them now and then, as it would renew a lease, and meets who is new to it. [R16]
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable
+from random import Random
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from orderwire.aio.addresses import split_address
+from orderwire.aio.zookeeper_client import (
+    ClientSettings,
+    NoZnode,
+    Session,
+    SessionExpired,
+    ZnodeExists,
+    ZookeeperClient,
+    ZookeeperRefused,
+    ZookeeperUnavailable,
+)
+from orderwire.discovery.commands import Granted, IdWanted, Meet
+from orderwire.discovery.effects import Address
+from orderwire.discovery.messages import Contact
+from orderwire.discovery.settings import ID_SPACE_MAX, MEMBERS_MAX
+from orderwire.kernel import NS_PER_MS, NS_PER_S, LocalProtocolError
+
+_LOG = logging.getLogger(__name__)
+
+ROOT = "/orderwire/domains"
+NUMBER_BITS = 32
+NAME_CHARS_MAX = 400
+_NUMBER_DIGITS = 10
+_FIELDS = 5
+_DRAWS_MAX = 100
+"""Ids tried that turn out to be somebody's before the folder is read again."""
+
+
+class BootstrapTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When ZooKeeper is asked, in nanoseconds."""
+
+    refresh_ns: int = 10 * NS_PER_S
+    """A participant reads who is there this often, up to a half more or less."""
+    retry_min_ns: int = 100 * NS_PER_MS
+    retry_max_ns: int = 5 * NS_PER_S
+    """Pause after what failed, doubling from the first to the second."""
+
+
+class DomainData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the participants' folder holds."""
+
+    id_space: int
+    """Ids are below it; whoever begins the domain says it for all."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One participant's znode, from its name."""
+
+    address: Address
+    nonce: str
+    """Which process entered it, in how it names itself to ZooKeeper."""
+    id: int | None
+    inc: int | None
+    number: int
+
+    @classmethod
+    def parse(cls, name: str) -> "Entry | None":
+        """Read a name; None for one that no correct participant makes."""
+        fields = name.split(",")
+        if len(name) > NAME_CHARS_MAX or len(fields) != _FIELDS:
+            return None
+        address, nonce, identity, inc, number = fields
+        try:
+            split_address(address)
+            entry = cls(
+                address,
+                nonce,
+                int(identity, 16) if identity else None,
+                int(inc, 16) if inc else None,
+                int(number) % (1 << NUMBER_BITS),
+            )
+        except (LocalProtocolError, ValueError):
+            return None
+        largest = max(entry.id or 0, entry.inc or 0)
+        if largest >= ID_SPACE_MAX or min(entry.id or 0, entry.inc or 0) < 0 or len(address) > 255:
+            return None
+        return entry
+
+    def prefix(self) -> str:
+        """Return the name without its number."""
+        identity = "" if self.id is None else f"{self.id:x}"
+        inc = "" if self.inc is None else f"{self.inc:x}"
+        return f"{self.address},{self.nonce},{identity},{inc},"
+
+
+class Folder(msgspec.Struct, frozen=True):
+    """A domain in ZooKeeper."""
+
+    path: str
+    id_space: int
+    epoch: int
+
+    @property
+    def participants(self) -> str:
+        """Where the participants' znodes are."""
+        return f"{self.path}/participants"
+
+    @property
+    def ids(self) -> str:
+        """Where a small space's ids are."""
+        return f"{self.path}/ids"
+
+    def contact(self, entry: Entry) -> Contact | None:
+        """Return whom an entry names; None when it names nobody of this domain."""
+        inc = entry.inc if entry.inc is not None else self.epoch << NUMBER_BITS | entry.number
+        identity = entry.id
+        if identity is None:
+            if self.id_space != ID_SPACE_MAX:
+                return None
+            identity = spread(inc)
+        return Contact(identity, entry.address, inc) if identity < self.id_space else None
+
+
+def spread(inc: int) -> int:
+    """Return the id of an incarnation: its 64 bits in reverse. [S002 spec 0.8]"""
+    return int(f"{inc:064b}"[::-1], 2)
+
+
+def domain_path(domain: str) -> str:
+    """Return the znode of a domain, whatever characters its name has."""
+    return f"{ROOT}/{quote(domain, safe='').replace('.', '%2E')}"
+
+
+class ZookeeperBootstrap:
+    """Gives one participant its id: drives an `FdpNode` with an `OutsideEntrance`.
+
+    `submit` takes `Granted` and `Meet` in the loop, e.g. a `DiscoveryHost`'s; every `IdWanted` that
+    the host tells is passed to `wanted`.  While no ZooKeeper answers the domain goes on: only
+    newcomers wait.  `close` before the node is told to end, so that newcomers do not hear of it.
+    """
+
+    def __init__(
+        self,
+        ensemble: str,
+        domain: str,
+        address: Address,
+        submit: Callable[[Granted | Meet], None],
+        *,
+        id_space: int = ID_SPACE_MAX,
+        wish: int | None = None,
+        times: BootstrapTimes | None = None,
+        client: ClientSettings | None = None,
+    ) -> None:
+        """`address` is where others reach the participant; `id_space` holds for a new domain.
+
+        Raises LocalProtocolError.
+        """
+        split_address(address)
+        if not 1 <= id_space <= ID_SPACE_MAX:
+            raise LocalProtocolError(f"id_space={id_space} must be from 1 to 2**64")
+        if wish is not None and not 0 <= wish < id_space:
+            raise LocalProtocolError(f"wish={wish} must be below the id space of {id_space}")
+        self.client = ZookeeperClient(ensemble, client, on_session=self._on_session)
+        self.malformed = 0
+        """Znodes that no correct participant makes, each time they were read."""
+        self.granted = 0
+        self.entered = 0
+        """Times that this participant has made its znode."""
+        self.trouble: str | None = None
+        """Why ZooKeeper does not help at the moment; None when it does."""
+        self._domain = domain
+        self._address = address
+        self._submit = submit
+        self._id_space = id_space
+        self._wish = wish
+        self._times = times or BootstrapTimes()
+        self._nonce = secrets.token_hex(8)
+        self._chance = Random(self._nonce)
+        self._lost_inc: int | None = None
+        """An id is wanted, and this incarnation's is gone."""
+        self._held: tuple[int, int] | None = None
+        self._known: Folder | None = None
+        self._tried = False
+        """There may be znodes of ours."""
+        self._claim: str | None = None
+        """Our znode among the ids, of this session."""
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Begin to connect."""
+        await self.client.open()
+        self._task = asyncio.get_running_loop().create_task(self._work())
+        self._task.add_done_callback(_report)
+
+    async def close(self) -> None:
+        """Take the participant's znode away and end the session."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await self.client.close()
+
+    def wanted(self, indication: IdWanted) -> None:
+        """The node has no id: get it one."""
+        self._lost_inc = indication.lost_inc
+        self._held = None
+        self._changed.set()
+
+    def _on_session(self, session: Session) -> None:
+        if session is Session.LOST:
+            self._known = self._claim = None  # The ensemble may have begun anew.
+        self._changed.set()
+
+    # -- the work ---------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        failures = 0
+        while True:
+            pause_ns = self._refresh_ns()
+            try:
+                self._changed.clear()
+                await self._step()
+                if self.trouble is not None:
+                    _LOG.info("ZooKeeper at %s serves %s again", self.client.ensemble, self._domain)
+                failures, self.trouble = 0, None
+            except (ZookeeperUnavailable, ZookeeperRefused, NoZnode, _Unusable) as error:
+                if isinstance(error, NoZnode):
+                    self._known = None
+                if self.trouble is None:
+                    _LOG.warning("domain %s goes on without ZooKeeper: %s", self._domain, error)
+                self.trouble = str(error)
+                pause_ns = min(self._times.retry_min_ns << failures, self._times.retry_max_ns)
+                failures = min(failures + 1, 16)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_ns / NS_PER_S):
+                    await self._changed.wait()
+
+    def _refresh_ns(self) -> int:
+        half = self._times.refresh_ns // 2
+        return half + self._chance.randrange(2 * half + 1)
+
+    async def _step(self) -> None:
+        """Bring ZooKeeper and the node to where they should be."""
+        if self._lost_inc is None and self._held is None:
+            return
+        folder = await self._folder()
+        if self._lost_inc is not None:
+            await self._grant(folder)
+            return
+        assert self._held is not None
+        entries = await self._entries(folder)
+        if not any(each.nonce == self._nonce for each, _ in entries):
+            await self._enter_again(folder, *self._held)
+            entries = await self._entries(folder)
+        members = self._contacts(folder, entries, None)
+        if self._held is not None and members:
+            self._tell(Meet(members))
+
+    def _tell(self, command: Granted | Meet) -> None:
+        try:
+            self._submit(command)
+        except LocalProtocolError as error:  # The host has been closed, and we shall be.
+            _LOG.debug("domain %s: %s", self._domain, error)
+
+    async def _folder(self) -> Folder:
+        """Return the domain, begun if it is not there."""
+        if self._known is not None:
+            return self._known
+        path = domain_path(self._domain)
+        place = f"{path}/participants"
+        try:
+            node = await self.client.get(place)
+        except NoZnode:
+            await self.client.ensure(place, msgspec.json.encode(DomainData(self._id_space)))
+            node = await self.client.get(place)
+        try:
+            data = msgspec.json.decode(node.data, type=DomainData)
+        except msgspec.MsgspecError as error:
+            raise _Unusable(f"{place} holds {node.data[:100]!r}: {error}") from None
+        if not 1 <= data.id_space <= self._id_space:
+            raise _Unusable(
+                f"{place} is a domain with {data.id_space} ids; expected 1 to {self._id_space}"
+            )
+        self._known = Folder(path, data.id_space, node.created_ms // 1_000)
+        return self._known
+
+    async def _grant(self, folder: Folder) -> None:
+        """Enter the participant anew, and give the node its id and all that came before."""
+        lost_inc = self._lost_inc
+        lost = self.client.sessions_lost
+        if self._tried:
+            await self._withdraw(folder)
+        self._tried = True
+        identity = None
+        if folder.id_space != ID_SPACE_MAX:
+            identity = await self._draw(folder)
+        entry = await self._enter(folder, identity, None, lost)
+        own = folder.contact(entry)
+        assert own is not None
+        members = self._contacts(folder, await self._entries(folder), entry.number)
+        if self._lost_inc != lost_inc:
+            return
+        self._lost_inc = None
+        self._held = (own.id, own.inc)
+        self.granted += 1
+        self._tell(Granted(own.id, own.inc, folder.id_space, members))
+
+    async def _enter_again(self, folder: Folder, identity: int, inc: int) -> None:
+        """After the end of a session: the same id, unless another has drawn it meanwhile.
+
+        Then the node learns that from the other, and wants a new one. [R11.1]
+        """
+        lost = self.client.sessions_lost
+        if folder.id_space != ID_SPACE_MAX and not await self._take(folder, identity):
+            return
+        await self._enter(folder, identity, inc, lost)
+
+    async def _enter(
+        self, folder: Folder, identity: int | None, inc: int | None, lost: int
+    ) -> Entry:
+        """Make our znode in the session that came after `lost` others."""
+        wish = Entry(self._address, self._nonce, identity, inc, 0)
+        path = await self.client.create(
+            f"{folder.participants}/{wish.prefix()}", ephemeral=True, sequence=True
+        )
+        if self.client.sessions_lost != lost:
+            raise SessionExpired("the session ended while the participant was entered")
+        self.entered += 1
+        entry = Entry.parse(path.rpartition("/")[2])
+        assert entry is not None, path
+        return entry
+
+    async def _withdraw(self, folder: Folder) -> None:
+        """Delete what is ours: of a lost id, or of an attempt whose answer was lost."""
+        for entry, name in await self._entries(folder):
+            if entry.nonce == self._nonce:
+                with contextlib.suppress(NoZnode):
+                    await self.client.delete(f"{folder.participants}/{name}")
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            with contextlib.suppress(NoZnode):
+                if (await self.client.get(claim)).data == self._nonce.encode():
+                    await self.client.delete(claim)
+
+    # -- ids of a small space ---------------------------------------------------------------
+
+    async def _draw(self, folder: Folder) -> int:
+        """Take a free id.  Raises _Unusable when there is none."""
+        await self.client.ensure(folder.ids)
+        taken = {name for name in await self.client.children(folder.ids) if len(name) <= 16}
+        if self._wish is not None and self._wish < folder.id_space:
+            if await self._take(folder, self._wish):
+                return self._wish
+            taken.add(f"{self._wish:x}")
+        for _ in range(_DRAWS_MAX):
+            if len(taken) >= folder.id_space:
+                break
+            identity = self._free(folder, taken)
+            if await self._take(folder, identity):
+                return identity
+            taken.add(f"{identity:x}")
+        raise _Unusable(f"all {folder.id_space} ids of domain {self._domain!r} are taken")
+
+    def _free(self, folder: Folder, taken: set[str]) -> int:
+        """Draw an id that is not among these, at random: their order matters. [S002 spec 0.8]"""
+        start = self._chance.randrange(folder.id_space)
+        for step in range(len(taken) + 1):
+            identity = (start + step) % folder.id_space
+            if f"{identity:x}" not in taken:
+                return identity
+        raise AssertionError((folder, len(taken)))
+
+    async def _take(self, folder: Folder, identity: int) -> bool:
+        """Make the id's znode; False when it is another's."""
+        path = f"{folder.ids}/{identity:x}"
+        self._claim = path
+        try:
+            await self.client.ensure(folder.ids)
+            await self.client.create(path, self._nonce.encode(), ephemeral=True)
+        except ZnodeExists:
+            with contextlib.suppress(NoZnode):
+                if (await self.client.get(path)).data == self._nonce.encode():
+                    return True  # Made by us; the answer was lost.
+            self._claim = None
+            return False
+        return True
+
+    # -- who is there -----------------------------------------------------------------------
+
+    async def _entries(self, folder: Folder) -> list[tuple[Entry, str]]:
+        """Read the participants' znodes, in no order."""
+        entries: list[tuple[Entry, str]] = []
+        for name in await self.client.children(folder.participants):
+            entry = Entry.parse(name)
+            if entry is None or folder.contact(entry) is None:
+                self.malformed += 1
+            elif len(entries) < MEMBERS_MAX:
+                entries.append((entry, name))
+        return entries
+
+    def _contacts(
+        self, folder: Folder, entries: list[tuple[Entry, str]], before: int | None
+    ) -> tuple[Contact, ...]:
+        """Return whom these name, in the order of joining, one an address; not ourselves."""
+        newest: dict[Address, tuple[int, Contact]] = {}
+        for entry, _ in entries:
+            contact = folder.contact(entry)
+            assert contact is not None
+            if entry.address == self._address or entry.nonce == self._nonce:
+                continue
+            if before is not None and not _is_before(entry.number, before):
+                continue
+            known = newest.get(entry.address)
+            if known is None or known[1].inc < contact.inc:
+                newest[entry.address] = (entry.number, contact)
+        return tuple(contact for _, contact in sorted(newest.values(), key=_by_number))
+
+
+class _Unusable(Exception):
+    """The domain's znodes are not as ours; the message says how."""
+
+
+def _is_before(number: int, other: int) -> bool:
+    """Whether the first of two numbers was given first: they count on from 2³² at 0."""
+    return 0 < (other - number) % (1 << NUMBER_BITS) < 1 << (NUMBER_BITS - 1)
+
+
+def _by_number(each: tuple[int, Any]) -> int:
+    return each[0]
+
+
+def _report(task: "asyncio.Task[None]") -> None:
+    """Tell of a fault of ours at once, not when the task is waited for."""
+    if not task.cancelled() and task.exception() is not None:
+        context = {"message": "the ZooKeeper bootstrap failed", "exception": task.exception()}
+        task.get_loop().call_exception_handler(context)

@@ -1,0 +1,296 @@
+"""A ZooKeeper session awaited from one event loop; kazoo and its threads stay in this module.
+
+async with ZookeeperClient("zk1:2181,zk2:2181/chroot", on_session=told) as client:
+    path = await client.create("/orderwire/x-", ephemeral=True, sequence=True)
+
+kazoo connects and reconnects by itself.  An operation that is not answered raises
+ZookeeperUnavailable: it may have been carried out all the same.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from enum import Enum
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+from kazoo import exceptions as kazoo_errors
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
+
+from orderwire.aio.addresses import split_address
+from orderwire.kernel import NS_PER_MS, NS_PER_S, LocalProtocolError, OrderwireError
+
+_LOG = logging.getLogger(__name__)
+_KAZOO_LOG = logging.getLogger(f"{__name__}.kazoo")
+_KAZOO_LOG.setLevel(logging.ERROR)  # It warns at every attempt; we tell when the state changes.
+
+SERVERS_MAX = 16
+"""Servers of an ensemble that are tried."""
+_STATES_CLOSED = (kazoo_errors.ConnectionClosedError, kazoo_errors.SessionExpiredError)
+
+
+class ZookeeperUnavailable(ConnectionError):
+    """No server of the ensemble answered in time; what was asked for may have happened."""
+
+
+class SessionExpired(ZookeeperUnavailable):
+    """The session has ended, and its ephemeral znodes with it; a new one begins by itself."""
+
+
+class ZookeeperRefused(OrderwireError):
+    """The ensemble answered that it will not: no permission, too large, read-only."""
+
+
+class NoZnode(OrderwireError):
+    """There is no znode of that name."""
+
+
+class ZnodeExists(OrderwireError):
+    """There is a znode of that name already."""
+
+
+class Session(Enum):
+    """What has become of the session."""
+
+    CONNECTED = "connected"
+    """To the same session as before, or to a new one after LOST."""
+    SUSPENDED = "suspended"
+    """There is no connection; the session may end meanwhile."""
+    LOST = "lost"
+    """It has ended, and its ephemeral znodes with it."""
+
+
+_SESSIONS = {
+    KazooState.CONNECTED: Session.CONNECTED,
+    KazooState.SUSPENDED: Session.SUSPENDED,
+    KazooState.LOST: Session.LOST,
+}
+
+
+class ClientSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Times of a session, in nanoseconds."""
+
+    session_ns: int = 10 * NS_PER_S
+    """A client that is silent for so long has gone; the server may set other limits."""
+    reply_ns: int = 5 * NS_PER_S
+    """How long an answer may take, the connection included."""
+    retry_min_ns: int = 100 * NS_PER_MS
+    retry_max_ns: int = 2 * NS_PER_S
+    """Pause between rounds of attempts to connect, doubling from the first to the second."""
+
+
+class Znode(msgspec.Struct, frozen=True):
+    """What a znode holds."""
+
+    data: bytes
+    version: int
+    created_zxid: int
+    created_ms: int
+    """Wall clock of the server that led the ensemble, since 1970."""
+
+
+class Ensemble(msgspec.Struct, frozen=True):
+    """Where the servers are, and the folder of theirs that is ours."""
+
+    servers: tuple[str, ...]
+    chroot: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `HOST:PORT,HOST:PORT…`, with `/folder` behind it if wanted.
+
+        Raises LocalProtocolError.
+        """
+        hosts, slash, folder = text.partition("/")
+        servers = tuple(hosts.split(","))
+        if len(servers) > SERVERS_MAX:
+            raise LocalProtocolError(f"{len(servers)} ZooKeeper servers; expected 1 to 16")
+        for server in servers:
+            try:
+                split_address(server)
+            except LocalProtocolError as error:
+                raise LocalProtocolError(f"ZooKeeper at {text!r}: {error}") from None
+        parts = folder.removesuffix("/").split("/")
+        if slash and folder and any(part in ("", ".", "..") for part in parts):
+            raise LocalProtocolError(f"ZooKeeper at {text!r}: {slash}{folder} is no path of znodes")
+        return cls(servers, "/" + "/".join(parts) if folder else "")
+
+
+class ZookeeperClient:
+    """One session.  Paths begin with `/`, below the chroot of the ensemble's address.
+
+    `on_session(state)` is called in the loop, in order, whenever the session's state changes.
+    """
+
+    def __init__(
+        self,
+        ensemble: str,
+        settings: ClientSettings | None = None,
+        *,
+        on_session: Callable[[Session], None] | None = None,
+    ) -> None:
+        """Raises LocalProtocolError when `ensemble` is no address."""
+        self.ensemble = ensemble
+        self.settings = settings or ClientSettings()
+        self.session = Session.LOST
+        self.sessions_lost = 0
+        """Sessions that have ended: what was made in an earlier one is gone if ephemeral."""
+        self._on_session = on_session
+        self._where = Ensemble.parse(ensemble)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._connected = asyncio.Event()
+        self._kazoo: Any = None
+
+    async def open(self) -> None:
+        """Begin to connect; operations wait for the connection."""
+        assert self._kazoo is None
+        settings = self.settings
+        self._loop = asyncio.get_running_loop()
+        self._kazoo = KazooClient(
+            hosts=",".join(self._where.servers),
+            timeout=settings.session_ns / NS_PER_S,
+            connection_retry=KazooRetry(
+                max_tries=-1,
+                delay=settings.retry_min_ns / NS_PER_S,
+                max_delay=settings.retry_max_ns / NS_PER_S,
+            ),
+            logger=_KAZOO_LOG,
+        )
+        self._kazoo.add_listener(self._in_kazoo)
+        self._kazoo.start_async()
+
+    async def close(self) -> None:
+        """End the session, and its ephemeral znodes with it."""
+        kazoo, self._kazoo = self._kazoo, None
+        if kazoo is None:
+            return
+        self._on_session = None
+        await asyncio.to_thread(_stop, kazoo)
+        self._told(Session.LOST)
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # -- operations -------------------------------------------------------------------------
+
+    async def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
+    ) -> str:
+        """Make a znode and return its path, whose end is a number if `sequence`.
+
+        Raises ZnodeExists, and NoZnode without a parent.
+        """
+        made = await self._ask("create", path, data, ephemeral=ephemeral, sequence=sequence)
+        return str(made)[len(self._where.chroot) :]
+
+    async def ensure(self, path: str, data: bytes = b"") -> None:
+        """Make a znode that stays, and those above it, unless they are there."""
+        parts = (self._where.chroot + path).strip("/").split("/")
+        for count in range(1, len(parts) + 1):
+            content = data if count == len(parts) else b""
+            with contextlib.suppress(ZnodeExists):
+                await self._ask_at("create", "/" + "/".join(parts[:count]), content)
+
+    async def get(self, path: str) -> Znode:
+        """Return what a znode holds.  Raises NoZnode."""
+        data, stat = await self._ask("get", path)
+        return Znode(data or b"", stat.version, stat.czxid, stat.ctime)
+
+    async def children(self, path: str) -> list[str]:
+        """Return the names below a znode, in no order.  Raises NoZnode."""
+        names: list[str] = await self._ask("get_children", path)
+        return names
+
+    async def delete(self, path: str, version: int = -1) -> None:
+        """Delete a znode.  Raises NoZnode."""
+        await self._ask("delete", path, version)
+
+    async def _ask(self, name: str, path: str, *arguments: Any, **options: Any) -> Any:
+        return await self._ask_at(name, self._where.chroot + path, *arguments, **options)
+
+    async def _ask_at(self, name: str, path: str, *arguments: Any, **options: Any) -> Any:
+        """Have kazoo do it, and wait in the loop."""
+        try:
+            async with asyncio.timeout(self.settings.reply_ns / NS_PER_S):
+                await self._connected.wait()
+                return await self._result(name, path, *arguments, **options)
+        except TimeoutError:
+            raise ZookeeperUnavailable(
+                f"no ZooKeeper at {self.ensemble} has answered for"
+                f" {self.settings.reply_ns // NS_PER_MS} ms"
+            ) from None
+        except _STATES_CLOSED:
+            raise SessionExpired(f"the session at {self.ensemble} has ended") from None
+        except kazoo_errors.ConnectionLoss:
+            raise ZookeeperUnavailable(f"the connection to {self.ensemble} broke") from None
+        except kazoo_errors.NoNodeError:
+            raise NoZnode(path) from None
+        except kazoo_errors.NodeExistsError:
+            raise ZnodeExists(path) from None
+        except kazoo_errors.KazooException as error:
+            raise ZookeeperRefused(
+                f"{self.ensemble} refuses {name} of {path}: {type(error).__name__}"
+            ) from error
+
+    async def _result(self, name: str, path: str, *arguments: Any, **options: Any) -> Any:
+        kazoo, loop = self._kazoo, self._loop
+        if kazoo is None or loop is None:
+            raise kazoo_errors.ConnectionClosedError
+        done: asyncio.Future[Any] = loop.create_future()
+
+        def settle(result: Any) -> None:
+            if done.done():
+                return
+            if result.successful():
+                done.set_result(result.value)
+            else:
+                done.set_exception(result.exception)
+
+        def in_kazoo(result: Any) -> None:
+            with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits.
+                loop.call_soon_threadsafe(settle, result)
+
+        getattr(kazoo, f"{name}_async")(path, *arguments, **options).rawlink(in_kazoo)
+        return await done
+
+    # -- the session ------------------------------------------------------------------------
+
+    def _in_kazoo(self, state: Any) -> None:
+        """Called by kazoo in its own thread."""
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits.
+            self._loop.call_soon_threadsafe(self._told, _SESSIONS[state])
+
+    def _told(self, session: Session) -> None:
+        self.session = session
+        if session is Session.CONNECTED:
+            self._connected.set()
+        else:
+            self._connected.clear()
+        if session is Session.LOST:
+            self.sessions_lost += 1
+        if self._on_session is not None:
+            self._on_session(session)
+
+
+def _stop(kazoo: Any) -> None:
+    """End kazoo's threads; it waits for one that is trying to connect."""
+    try:
+        kazoo.stop()
+        kazoo.close()
+    except (kazoo_errors.KazooException, KazooTimeoutError, OSError) as error:
+        _LOG.warning("closing a ZooKeeper session: %r", error)

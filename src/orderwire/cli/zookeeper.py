@@ -1,0 +1,61 @@
+"""`orderwire zookeeper`: a ZooKeeper server from the jars that PySpark installs."""
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from orderwire.aio.addresses import PORT_MAX, is_loopback
+from orderwire.aio.zookeeper_server import ZookeeperServerSettings, managed_zookeeper
+from orderwire.cli.output import EXIT_FAILED, EXIT_GOOD, emit, emit_json, progress
+from orderwire.cli.running import run_until_stopped
+
+_LOOK_S = 0.5
+
+
+@click.command(epilog="Example:  orderwire zookeeper --port 2181 --data zookeeper-data")
+@click.option(
+    "--port",
+    default=2181,
+    show_default=True,
+    type=click.IntRange(0, PORT_MAX),
+    help="Port 0: a free one.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keeps what it stores; without it nothing is left when the server ends.",
+)
+@click.option("--insecure", is_flag=True, help="Listen beyond this machine without protection.")
+@click.option("--json", "as_json", is_flag=True, help="Print the address as JSON once serving.")
+def command(port: int, host: str, data: Path | None, insecure: bool, as_json: bool) -> None:
+    """Run a ZooKeeper server, for one machine.
+
+    It needs Java 17 and nothing else: the program comes with PySpark.  Runs until SIGINT or
+    SIGTERM.  For several machines take an ensemble of ZooKeeper's own.
+    """
+    if not (insecure or is_loopback(host)):
+        raise click.UsageError(
+            f"--host {host} is reachable from other machines, and this server neither encrypts nor"
+            " authenticates: listen on 127.0.0.1, or say --insecure"
+        )
+
+    async def work(stop: asyncio.Event) -> int:
+        settings = ZookeeperServerSettings(host=host, port=port, insecure=insecure)
+        async with managed_zookeeper(data, settings) as server:
+            if as_json:
+                emit_json({"listen": server.address, "pid": server.pid, "data": str(server.data)})
+            else:
+                emit(f"serving on {server.address}, data in {server.data}")
+            while server.is_running:
+                try:
+                    await asyncio.wait_for(stop.wait(), _LOOK_S)
+                except TimeoutError:
+                    continue
+                return EXIT_GOOD
+            progress(f"the server has ended; it wrote to {server.data / 'zookeeper.out'}:")
+            progress((server.data / "zookeeper.out").read_text(errors="replace")[-2_000:])
+        return EXIT_FAILED
+
+    run_until_stopped(work)
