@@ -19,6 +19,7 @@ from orderwire.discovery.commands import (
     Granted,
     Joined,
     MapForm,
+    Meet,
     Start,
     Unreachable,
     WholeMaps,
@@ -92,6 +93,8 @@ class FdpNode:
             effects = self._on_unreachable(command.address, now)
         elif isinstance(command, Granted):
             effects = self._adopt(command.id, command.inc, command.id_space, command.members, now)
+        elif isinstance(command, Meet):
+            effects = self._from_entrance([*command.members], now)
         elif isinstance(command, Start):
             if self.own.map.ver:
                 raise LocalProtocolError("Start again: a participant starts once")
@@ -222,9 +225,11 @@ class FdpNode:
         return self._from_entrance(self._entrance.ask(lost, now), now)
 
     def _meet(self, contact: Contact, now: Instant) -> DiscoveryEffects:
-        """SYNC with a participant that the server or a seed named. [R16]"""
+        """SYNC with a participant that the server or a seed named, unknown or expired. [R16]"""
         roster = self.roster
-        if roster.me is None or roster.learn_contact(contact, now) is Merge.NOTHING:
+        if roster.me is None:
+            return []
+        if roster.learn_contact(contact, now) is Merge.NOTHING and not roster.has_expired(contact):
             return []
         return [Post(contact.addr, self._anti_entropy.message(contact.id, now))]
 
@@ -332,6 +337,8 @@ class FdpNode:
             ids += [row.id for row in message.rows]
         elif isinstance(message, JoinAck | Maps):
             ids += [each.row.id for each in message.maps or ()]
+            if isinstance(message, Maps):
+                ids += [chain.row.id for chain in message.chains]
         largest = max(ids)
         if largest >= size:
             raise RemoteProtocolError(
