@@ -7,7 +7,7 @@ when everybody has everything it should have, or at its limit.
 from array import array
 from collections import Counter, deque
 from statistics import fmean, median_low
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, assert_never
 
 import msgspec
 
@@ -231,24 +231,26 @@ class _Run:
         blocking = self._sdp.blocking
         for effect in effects:
             match effect:
-                case Indicate(indication):
-                    if type(indication) is Learned:
-                        self._learn(host, indication)
-                case Send(to, pdu):
+                case Indicate():
+                    if type(effect.indication) is Learned:
+                        self._learn(host, effect.indication)
+                case Send():
                     if blocking:
-                        self._backlogs[host].append((to, pdu))
+                        self._backlogs[host].append((effect.to, effect.pdu))
                     else:
-                        self._send(host, to, pdu)
-                case SendData(to, numbers):
+                        self._send(host, effect.to, effect.pdu)
+                case SendData():
                     if blocking:
-                        self._backlogs[host].append((to, numbers))
+                        self._backlogs[host].append((effect.to, effect.numbers))
                     else:
-                        self._send_data(host, to, numbers)
-                case Broadcast(pdu):
+                        self._send_data(host, effect.to, effect.numbers)
+                case Broadcast():
                     if blocking:
-                        self._backlogs[host].append((None, pdu))
+                        self._backlogs[host].append((None, effect.pdu))
                     else:
-                        self._send(host, None, pdu)
+                        self._send(host, None, effect.pdu)
+                case _:
+                    assert_never(effect)
         if blocking and not self._pumping[host]:
             self._pump(host, None)
 
