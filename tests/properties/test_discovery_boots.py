@@ -27,7 +27,6 @@ def joins_per_pair(results: list[BootResult]) -> float:
     return sum(each.joins for each in results) / pairs
 
 
-@pytest.mark.slow
 def test_every_boot_is_exact_with_all_repair_off() -> None:
     """… and costs little more than the one JOIN per pair without which nobody could know.
 
@@ -47,13 +46,11 @@ def test_three_thousand_boots_are_exact_with_all_repair_off(part: int) -> None:
     assert 1.0 <= joins_per_pair(results) < 1.35
 
 
-@pytest.mark.slow
 def test_without_explicit_members_many_boots_stay_incomplete() -> None:
     """More than half of them, as measured for the specification: 1,690 of 3,000."""
     assert len(incomplete(boots(range(60), members=False))) >= 30
 
 
-@pytest.mark.slow
 def test_without_keeping_early_messages_some_boots_stay_incomplete() -> None:
     assert len(incomplete(boots(range(60), early=False))) >= 20
 

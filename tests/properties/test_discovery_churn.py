@@ -3,7 +3,8 @@
 16 participants start, 12 join, 5 crash, 3 crash silently, 4 restart at their address, 4 leave and
 25 change within 20 s; 2 % of the messages vanish; the server is down for a while in 60 % of the
 runs and half of the participants are cut off from the others for up to 12 s in 50 %.
-Then it is quiet, and every view must come to equal the truth.  A run is replayed with `churn(seed, SETTINGS)`.
+Then it is quiet, and every view must come to equal the truth.
+A run is replayed with `churn(seed, SETTINGS)`.
 """
 
 from statistics import median
@@ -40,7 +41,6 @@ def without(*names: str) -> ChurnSettings:
     return msgspec.structs.replace(SERVER, mechanisms=off(*names))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "count"), [("server", 6), ("gossip", 2), ("seeds", 2), ("dense-seeds", 2)]
 )
@@ -101,5 +101,5 @@ def test_without_a_mechanism_runs_end_wrong(
     "missing", ["ae", "pull", "probe", "members", "early", "arq", "reroute", "ages", "server_sync"]
 )
 def test_what_the_others_repair_makes_runs_slower_at_most(missing: str) -> None:
-    """Each of these has a case of its own where it matters (`test_fdp_repair`)."""
+    """Each of these has a case of its own where it matters (`test_discovery_mechanisms`)."""
     assert violations(runs(without(missing), range(4))) == {}

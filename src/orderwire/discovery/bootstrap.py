@@ -25,6 +25,8 @@ from orderwire.kernel import NS_PER_MS, Instant, LocalProtocolError, RemoteProto
 
 EPOCH_SHIFT = 32
 """An incarnation is epoch · 2³² + counter."""
+EPOCH_MAX = (1 << 31) - 2
+"""Largest epoch taken from a peer: the next one's incarnations must fit 63 bits."""
 
 
 class Holder(msgspec.Struct):
@@ -61,6 +63,8 @@ class BootstrapServer:
         self._by_guid: dict[str, int] = {}
         self._by_addr: dict[Address, int] = {}
         self._freed: list[int] = []
+        """Places of ids issued before that may be free, a heap, each once."""
+        self._in_freed: set[int] = set()
         self._issued = 0
         self._bits = (settings.id_space - 1).bit_length()
         self._successors_only = successors_only
@@ -87,12 +91,17 @@ class BootstrapServer:
         raise LocalProtocolError(f"a bootstrap server takes no {type(command).__name__}")
 
     def receive(self, source: Address, message: Message, now: Instant) -> DiscoveryEffects:
-        """Take a request, a renewal or a release; answer to where it came from."""
+        """Take a request, a renewal or a release; answer to where it came from.
+
+        Raises RemoteProtocolError for anything else, and for incarnations too large to go beyond.
+        """
         self._free_overdue(now)
         if isinstance(message, RequestId):
+            _check_epoch(message.lost_inc)
             self.requests += 1
             return [Post(source, self._request(message, now))]
         if isinstance(message, Renew):
+            _check_epoch(message.inc)
             self.renewals += 1
             return [Post(source, self._renew(message, now))]
         if isinstance(message, Release):
@@ -159,7 +168,9 @@ class BootstrapServer:
         if wish is not None and wish < size and wish not in self._holders:
             return wish
         while self._freed:
-            identity = self._reversed(heappop(self._freed))
+            place = heappop(self._freed)
+            self._in_freed.discard(place)
+            identity = self._reversed(place)
             if identity not in self._holders:
                 return identity
         while self._issued < 1 << self._bits:
@@ -192,7 +203,10 @@ class BootstrapServer:
             del self._by_guid[holder.guid]
         if self._by_addr.get(holder.addr) == identity:
             del self._by_addr[holder.addr]
-        heappush(self._freed, self._reversed(identity))
+        place = self._reversed(identity)
+        if place not in self._in_freed:
+            self._in_freed.add(place)
+            heappush(self._freed, place)
 
     def _free_overdue(self, now: Instant) -> None:
         overdue = [each for each, holder in self._holders.items() if holder.until_ns < now]
@@ -233,3 +247,10 @@ class BootstrapServer:
 
     def _issued_here(self, inc: int) -> bool:
         return inc >> EPOCH_SHIFT == self._epoch and inc & 0xFFFFFFFF <= self._counter
+
+
+def _check_epoch(inc: int) -> None:
+    if inc >> EPOCH_SHIFT > EPOCH_MAX:
+        raise RemoteProtocolError(
+            f"incarnation {inc} of epoch {inc >> EPOCH_SHIFT}: epochs are at most {EPOCH_MAX}"
+        )
