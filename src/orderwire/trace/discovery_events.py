@@ -72,6 +72,10 @@ class DiscoveryTimeline:
         """Write into a tracer's timeline."""
         return cls(tracer.run_id, tracer.process, tracer.record, lambda: tracer.events)
 
+    def resume(self, position: int) -> None:
+        """Go on behind what was written elsewhere: the next event has this position."""
+        self._count = position
+
     def start(self, settings: RunSettings, now: int, *, clock: int | None = None) -> None:
         """First event of the timeline: what kind of run this is."""
         detail = msgspec.json.encode(settings).decode()

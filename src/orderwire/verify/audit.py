@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from orderwire.trace.events import RunSettings
+from orderwire.verify.discovery_audit import audit_discovery, open_domain
 from orderwire.verify.kernels.columns import NEEDED, columns_of
 from orderwire.verify.kernels.matching import match
 from orderwire.verify.kernels.slices import (
@@ -34,7 +35,7 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     clocks: bool = False
     """Check recorded vector clocks (S1); reads each run in one piece."""
     slice_events: int = 0
-    """Events a slice should hold; 0 chooses."""
+    """Events a slice of time or a share of participants should hold; 0 chooses."""
     silence_ns: int = 10_000_000_000
     """While a run goes on: a member holds the audit up by so much of the others' time at most."""
     expect: str | None = None
@@ -59,15 +60,21 @@ def audit_run(
     """Audit one run, slice by slice where its clock allows."""
     run_id = surveyed.run_id
     settings, odd = settings_of(starts, run_id)
+    domain = open_domain(source, surveyed, settings, options.slice_events)
+    odd_rows = contradictions(run_id, odd)
+    if domain is not None and domain.alone:
+        return audit_discovery(source, domain, options.expect, more=odd_rows)
     assumed = settings or surveyed.assumed()
     slices = plan_run(surveyed, settings, options.slice_events)
     rows, settled = _audit_slices(source, slices, assumed)
     if not settled.slices_suffice:
         rows, settled = _audit_slices(source, [Slice(run_id=run_id)], assumed)
     extra, checked = extra_checks(source, run_id, assumed, options)
-    rows = merge([rows, settled.violations, contradictions(run_id, odd), extra])
-    found = tally_found(rows)
-    return conclude(run_id, settings, settled, found, checked, options.expect), rows
+    rows = merge([rows, settled.violations, odd_rows, extra])
+    report = conclude(run_id, settings, settled, tally_found(rows), checked, options.expect)
+    if domain is None:
+        return report, rows
+    return audit_discovery(source, domain, options.expect, base=report, more=rows)
 
 
 def plan_run(surveyed: Survey, settings: RunSettings | None, slice_events: int = 0) -> list[Slice]:

@@ -22,6 +22,9 @@ TITLES: Mapping[str, str] = {
     "O2": "FIFO order of each sender",
     "O3": "no delivery waits longer than causal order needs, none is premature",
     "S1": "recorded vector clocks are those of the run",
+    "D1": "when all is quiet, each participant lists the living ones, with their newest MAPs",
+    "D3": "nobody comes back to life; evidence is young, and of what there was",
+    "D4": "incarnations and versions grow, ids are one participant's",
 }
 ALWAYS = ("W1", "C1", "C2", "O1", "O2")
 _ORDER_PROMISES: Mapping[str, frozenset[str]] = {
@@ -29,6 +32,80 @@ _ORDER_PROMISES: Mapping[str, frozenset[str]] = {
     "fifo": frozenset({"O2"}),
 }
 _CAUSAL = frozenset({"O1", "O2"})
+DISCOVERY_CHECKS = ("D1", "D3", "D4")
+_ALL_OF_DISCOVERY = frozenset(DISCOVERY_CHECKS)
+DISCOVERY_PROMISES: Mapping[str, frozenset[str]] = {
+    "fdp": _ALL_OF_DISCOVERY,
+    "bifdp": _ALL_OF_DISCOVERY,
+    "mesh": _ALL_OF_DISCOVERY,
+    "omg-sdp": _ALL_OF_DISCOVERY,
+    "sdp-bloom": _ALL_OF_DISCOVERY,
+    "fdp-literal": frozenset(),
+    "bifdp-literal": frozenset(),
+}
+"""What protocols of discovery promise; one that is not here is held to all."""
+
+
+class Durations(msgspec.Struct, frozen=True, kw_only=True):
+    """How long something took, in nanoseconds; None where there was nothing."""
+
+    count: int
+    p50_ns: int | None
+    p99_ns: int | None
+    """Quantiles are at most 0.1 % too long."""
+    max_ns: int | None
+
+
+class MessageReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages of discovery of one type."""
+
+    message: str
+    posted: int
+    posted_bytes: int
+    heard: int
+    heard_bytes: int
+    hops: dict[int, int]
+    """How many were heard after so many hops of a broadcast."""
+
+
+class Instant(msgspec.Struct, frozen=True, kw_only=True):
+    """D2 and more at one instant: what is wrong in all views together."""
+
+    time_ns: int
+    pairs: int
+    """Of participants that live."""
+    missing: int
+    """Pairs of which one does not list the other with a MAP."""
+    outdated: int
+    """Listings with a MAP that is not the newest."""
+    ghosts: int
+    """Listings of somebody who is not there."""
+
+
+class DiscoveryReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run's discovery took and cost."""
+
+    protocol: str
+    participants: int
+    lives: int
+    events: int
+    quiet: int
+    """Stretches of time in which D1 could be judged."""
+    conflicts: int
+    """Ids that somebody took while another participant had them."""
+    pairs: int
+    """Of lives that overlap, each both ways."""
+    learnt: int
+    """Of them, those of which one learnt the other's MAP."""
+    from_start: Durations
+    """From the start of the participant that was learnt."""
+    from_both: Durations
+    """From when both were there."""
+    evidence: Durations
+    """Age of the evidence when somebody was learnt or a newer MAP of it."""
+    messages: list[MessageReport]
+    series: list[Instant]
+    """At up to 1,025 equally spaced instants, those left out at which nothing is new."""
 
 
 class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +131,7 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """Members without a whole trace: without START, or without END."""
     accounting: dict[str, int]
     checks: list[CheckReport]
+    discovery: DiscoveryReport | None = None
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +147,8 @@ def promised(settings: RunSettings | None, expect: str | None = None) -> frozens
 
     An algorithm that this table does not know is taken to promise causal order.
     """
+    if expect in DISCOVERY_PROMISES:
+        expect = None
     algorithm = expect or ("" if settings is None else settings.algorithm)
     timely = settings is not None and settings.lifetime_ns is not None
     order = _ORDER_PROMISES.get(algorithm, _CAUSAL)
@@ -137,7 +217,7 @@ def conclude(
             CheckReport(
                 id=check,
                 title=TITLES[check],
-                verdict=_verdict(seen.count, unsure),
+                verdict=judge(seen.count, unsure),
                 promised=check in promises,
                 violations=seen.count,
                 examples=seen.examples,
@@ -184,7 +264,8 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
     return Verdict.VALID
 
 
-def _verdict(violations: int, unsure: bool) -> Verdict:
+def judge(violations: int, unsure: bool) -> Verdict:
+    """Return INVALID with any violation, else UNKNOWN when unsure."""
     if violations:
         return Verdict.INVALID
     return Verdict.UNKNOWN if unsure else Verdict.VALID

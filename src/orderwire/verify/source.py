@@ -16,6 +16,8 @@ from orderwire.trace.schema import TraceError, arrow_schema, check_schema, up_to
 from orderwire.verify.kernels.columns import NEEDED, TIME_MAX, TIME_MIN
 
 EVIDENCE = "vector_clock"
+STARTS = ("run_id", "process", "position", "detail")
+"""Columns of START events that tell a run's settings."""
 
 
 class TraceSource(Protocol):
@@ -33,6 +35,16 @@ class TraceSource(Protocol):
         columns: Sequence[str] = NEEDED,
     ) -> pa.Table:
         """Return one run's events with low ≤ time_ns < high."""
+        ...
+
+    def of_kinds(
+        self,
+        kinds: Sequence[str],
+        columns: Sequence[str],
+        run_id: str | None = None,
+        processes: tuple[int, int] | None = None,
+    ) -> pa.Table:
+        """Return events of these kinds: of one run, of processes low ≤ process < high."""
         ...
 
     def starts(self) -> pa.Table:
@@ -66,10 +78,22 @@ class TableSource:
             return table
         return table.filter((pc.field("time_ns") >= low) & (pc.field("time_ns") < high))
 
+    def of_kinds(
+        self,
+        kinds: Sequence[str],
+        columns: Sequence[str],
+        run_id: str | None = None,
+        processes: tuple[int, int] | None = None,
+    ) -> pa.Table:
+        """Filter the table."""
+        # The columns first: a filter copies all that it is given.
+        table = self._table if run_id is None else self._of(run_id)
+        table = table.select(list(dict.fromkeys((*columns, "process", "kind"))))
+        return table.filter(_wanted(kinds, processes)).select(list(columns))
+
     def starts(self) -> pa.Table:
         """Filter the table."""
-        starts = self._table.filter(pc.equal(self._table.column("kind"), EventKind.START.value))
-        return starts.select(["run_id", "process", "position", "detail"])
+        return self.of_kinds([EventKind.START.value], STARTS)
 
     def _of(self, run_id: str) -> pa.Table:
         if len(self._runs) == 1 and run_id in self._runs:
@@ -157,13 +181,30 @@ class ParquetSource:
             rows &= ds.field("time_ns") < high
         return self._data.to_table(columns=list(columns), filter=rows, use_threads=False)
 
+    def of_kinds(
+        self,
+        kinds: Sequence[str],
+        columns: Sequence[str],
+        run_id: str | None = None,
+        processes: tuple[int, int] | None = None,
+    ) -> pa.Table:
+        """Read the row groups that may hold such events."""
+        rows = _wanted(kinds, processes)
+        if run_id is not None:
+            rows &= ds.field("run_id") == run_id
+        return self._data.to_table(columns=list(columns), filter=rows, use_threads=False)
+
     def starts(self) -> pa.Table:
         """Scan the kinds."""
-        return self._data.to_table(
-            columns=["run_id", "process", "position", "detail"],
-            filter=ds.field("kind") == EventKind.START.value,
-            use_threads=False,
-        )
+        return self.of_kinds([EventKind.START.value], STARTS)
+
+
+def _wanted(kinds: Sequence[str], processes: tuple[int, int] | None) -> pc.Expression:
+    wanted = pc.field("kind").isin(list(kinds))
+    if processes is not None:
+        low, high = processes
+        wanted &= (pc.field("process") >= low) & (pc.field("process") < high)
+    return wanted
 
 
 def open_source(path: Path | str) -> TraceSource:

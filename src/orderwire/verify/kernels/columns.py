@@ -21,6 +21,7 @@ Bools = npt.NDArray[np.bool_]
 
 KINDS = tuple(kind.value for kind in EventKind)
 START, SEND, RECEIVE, DELIVER, DISCARD, LOST, END = range(7)
+BOOT, ADOPT, UPDATE, LEAVE, GONE, LEARN, EXPIRE, POST, HEAR = range(7, len(KINDS))
 REASONS = ("late", "duplicate", "future", "full", "expired", "overtaken")
 LATE, DUPLICATE, FUTURE, FULL, EXPIRED, OVERTAKEN = range(len(REASONS))
 TIME_MIN = -(2**62)
@@ -46,6 +47,8 @@ NEEDED = (
 """Columns of the trace that the audit reads, `detail` and `vector_clock` left aside."""
 
 assert KINDS[:7] == ("start", "send", "receive", "deliver", "discard", "lost", "end")
+assert KINDS[7:12] == ("boot", "adopt", "update", "leave", "gone")
+assert KINDS[12:] == ("learn", "expire", "post", "hear")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,25 +104,30 @@ def columns_of(table: pa.Table) -> Columns:
     """
     table = table.combine_chunks()
     columns = Columns(
-        process=_integers(table, "process"),
-        position=_integers(table, "position"),
-        kind=_codes(table, "kind", KINDS),
-        time_ns=_integers(table, "time_ns"),
-        clock_ns=_integers(table, "clock_ns"),
-        source=_integers(table, "source"),
-        number=_integers(table, "number"),
-        stamp_ns=_integers(table, "stamp_ns"),
-        arrived_ns=_integers(table, "arrived_ns"),
-        reason=_codes(table, "reason", REASONS),
-        destinations=_whole(table, "destinations"),
+        process=integers(table, "process"),
+        position=integers(table, "position"),
+        kind=codes_of(table, "kind", KINDS),
+        time_ns=integers(table, "time_ns"),
+        clock_ns=integers(table, "clock_ns"),
+        source=integers(table, "source"),
+        number=integers(table, "number"),
+        stamp_ns=integers(table, "stamp_ns"),
+        arrived_ns=integers(table, "arrived_ns"),
+        reason=codes_of(table, "reason", REASONS),
+        destinations=whole(table, "destinations"),
         lifetime_ns=_lifetimes(table),
     )
-    process, position = columns.process, columns.position
+    order = order_of(columns.process, columns.position)
+    return columns if order is None else columns.take(order)
+
+
+def order_of(process: I64, position: I64) -> I64 | None:
+    """Return the order that sorts by process and position; None when all is sorted already."""
     if len(process) < 2:
-        return columns
+        return None
     same = process[1:] == process[:-1]
     if np.all((process[1:] > process[:-1]) | (same & (position[1:] >= position[:-1]))):
-        return columns
+        return None
     if (
         process.min() >= 0
         and process.max() < 2**20
@@ -127,8 +135,8 @@ def columns_of(table: pa.Table) -> Columns:
         and position.max() < 2**42
     ):
         key = process << 42 | position  # one sort, of keys that are mostly in order
-        return columns.take(np.argsort(key, kind="stable"))
-    return columns.take(np.lexsort((position, process)))
+        return np.argsort(key, kind="stable")
+    return np.lexsort((position, process))
 
 
 def bits_of(masks: pa.Array, members: int) -> tuple[Bools, Bools]:
@@ -151,28 +159,31 @@ def bits_of(masks: pa.Array, members: int) -> tuple[Bools, Bools]:
     return bits[:, :members], strange
 
 
-def _whole(table: pa.Table, name: str) -> pa.Array:
+def whole(table: pa.Table, name: str) -> pa.Array:
+    """Return a column in one piece."""
     column = table.column(name)
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-def _integers(table: pa.Table, name: str) -> I64:
-    column: I64 = _whole(table, name).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+def integers(table: pa.Table, name: str) -> I64:
+    """Return a column of integers without nulls."""
+    column: I64 = whole(table, name).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
     return column
 
 
 def _lifetimes(table: pa.Table) -> I64 | None:
-    column = _whole(table, "lifetime_ns")
+    column = whole(table, "lifetime_ns")
     if column.null_count == len(column):
         return None
     lifetimes: I64 = pc.fill_null(column, TIME_MIN).to_numpy(zero_copy_only=False)
     return lifetimes
 
 
-def _codes(table: pa.Table, name: str, known: Sequence[str]) -> I8:
-    column = _whole(table, name)
+def codes_of(table: pa.Table, name: str, known: Sequence[str]) -> I8:
+    """Return the index of each value among those that are known, else OTHER."""
+    column = whole(table, name)
     found = pc.index_in(column, value_set=pa.array(known, column.type))
     codes: I8 = pc.fill_null(found, OTHER).to_numpy(zero_copy_only=False).astype(np.int8)
     return codes

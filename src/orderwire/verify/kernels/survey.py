@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from orderwire.kernel import GROUP_SIZE_MAX
-from orderwire.trace.events import EventKind, RunSettings
+from orderwire.trace.events import DISCOVERY_KINDS, EventKind, RunSettings
 from orderwire.verify.kernels.columns import EXPIRED, I64, OVERTAKEN, REASONS, TIME_MAX, TIME_MIN
 from orderwire.verify.kernels.slices import BUCKETS_MAX, Extent
 
@@ -23,6 +23,7 @@ JUSTIFIED = (REASONS[EXPIRED], REASONS[OVERTAKEN])
 """Reasons of discards that are judged by the message's send, or by deliveries behind it."""
 _BATCHES_MAX = 64
 """Surveys of batches that are kept before they are joined."""
+_DISCOVERY = pa.array([kind.value for kind in DISCOVERY_KINDS], pa.string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,11 @@ class Survey:
     ahead_ns: int
     """Largest `stamp_ns − time_ns` of a send, TIME_MIN without any."""
     process: int
-    """Highest process that could be a member."""
+    """Highest process that could be a member of an ordering group."""
+    participant: int
+    """Highest process of all."""
+    discovery: int
+    """Events of discovery."""
     shift: int
     """Buckets are 2^shift ns long."""
     buckets: I64
@@ -96,6 +101,8 @@ def join_surveys(parts: Sequence[Survey]) -> Survey:
         age_ns=max(part.age_ns for part in parts),
         ahead_ns=max(part.ahead_ns for part in parts),
         process=max(part.process for part in parts),
+        participant=max(part.participant for part in parts),
+        discovery=sum(part.discovery for part in parts),
         shift=shift,
         buckets=buckets,
         counts=counts,
@@ -133,6 +140,8 @@ def _look(run_id: str, batch: pa.RecordBatch) -> Survey:
         age_ns=int(age_ns[delivered].max(initial=TIME_MIN)),
         ahead_ns=int((-age_ns[sent]).max(initial=TIME_MIN)),
         process=int(process[process < GROUP_SIZE_MAX].max(initial=0)),
+        participant=int(process.max(initial=0)),
+        discovery=int(pc.sum(pc.is_in(kind, value_set=_DISCOVERY)).as_py() or 0),
         shift=shift,
         buckets=used + (first_ns >> shift),
         counts=counts[used],
