@@ -1,4 +1,4 @@
-"""`orderwire audit`: check that a trace kept every ordering promise."""
+"""`orderwire audit`: check that a trace kept every promise of order and of discovery."""
 
 import sys
 from pathlib import Path
@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from orderwire.cli.output import EXIT_FAILED, emit_json, progress
-from orderwire.kernel import OrderwireError
+from orderwire.kernel import NS_PER_MS, OrderwireError
+from orderwire.trace.events import NO_ORDER
 from orderwire.verify.audit import AuditOptions, audit
-from orderwire.verify.report import Report, RunReport
+from orderwire.verify.report import DiscoveryReport, Report, RunReport
 from orderwire.verify.verdict import Verdict
 
 _STYLES = {Verdict.VALID: "green", Verdict.INVALID: "red", Verdict.UNKNOWN: "yellow"}
@@ -32,7 +33,8 @@ _STYLES = {Verdict.VALID: "green", Verdict.INVALID: "red", Verdict.UNKNOWN: "yel
 @click.option(
     "--expect",
     metavar="ALGORITHM",
-    help="Hold every run to this algorithm's promises instead of its own.",
+    help="Hold every run to the promises of this algorithm, or of this protocol of discovery,"
+    " instead of its own.",
 )
 @click.option(
     "--violations",
@@ -51,7 +53,7 @@ def command(
     violations_file: Path | None,
     as_json: bool,
 ) -> None:
-    """Check a trace: order, copies, lifetimes.
+    """Check a trace: order, copies, lifetimes; discovery, where it has some.
 
     SOURCE is a trace file (.arrow, .parquet) or a folder of them, a lake or its table `events`, or
     TOPIC@HOST:PORT.  Exit status: 0 valid, 1 a promise was broken or cannot be judged, 2 used
@@ -107,6 +109,8 @@ def _print(report: Report) -> None:
         if run.accounting.get("written"):
             counts = ", ".join(f"{count} {name}" for name, count in run.accounting.items())
             console.print(f"copies: {counts.replace('_', ' ')}")
+        if run.discovery is not None:
+            console.print(_in_short(run.discovery))
         if run.incomplete:
             shown = ", ".join(map(str, run.incomplete[:10]))
             console.print(f"no complete trace of process {shown}", style="yellow")
@@ -117,9 +121,31 @@ def _print(report: Report) -> None:
     console.print(f"[{style}]{report.verdict.value}[/{style}]: {len(report.runs)} run(s)")
 
 
+def _in_short(found: DiscoveryReport) -> str:
+    """Say what a discovery took and cost, in a few lines."""
+    last = found.series[-1]
+    both = found.from_both
+    lines = [
+        f"discovery: {found.protocol}, {found.participants} participants, {found.lives} lives;"
+        f" {found.learnt} of {found.pairs} pairs learnt, {last.missing} missing at the end"
+    ]
+    if both.max_ns is not None and both.p50_ns is not None and both.p99_ns is not None:
+        times = " · ".join(
+            f"{ns / NS_PER_MS:.1f}" for ns in (both.p50_ns, both.p99_ns, both.max_ns)
+        )
+        lines.append(f"since both were there: {times} ms (half · 99 % · all)")
+    posted = sum(message.posted for message in found.messages)
+    size = sum(message.posted_bytes for message in found.messages)
+    if posted:
+        hops = max((max(m.hops, default=0) for m in found.messages), default=0)
+        lines.append(f"{posted} messages, {size} bytes, up to {hops} hops")
+    return "\n".join(lines)
+
+
 def _run_table(run: RunReport) -> Table:
     algorithm = run.settings.algorithm if run.settings else "unknown algorithm"
-    table = Table(title=f"{run.run_id}: {algorithm}, {run.events} events", title_justify="left")
+    what = "discovery" if algorithm == NO_ORDER else algorithm
+    table = Table(title=f"{run.run_id}: {what}, {run.events} events", title_justify="left")
     for name in ("check", "verdict", "violations", "what"):
         table.add_column(name, justify="right" if name == "violations" else "left")
     for check in run.checks:

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from orderwire.pipeline.audit_rounds import (
+    PAIRS_DDL,
     VIOLATIONS_DDL,
     Plan,
     Round,
@@ -38,13 +39,15 @@ from orderwire.pipeline.audit_tasks import (
     Task,
     audit_from_files,
     audit_whole,
+    pairs_from_files,
+    rows_of,
     survey_groups,
     unpack,
     violations_from_files,
-    violations_of,
 )
 from orderwire.trace.schema import SINCE, arrow_schema
 from orderwire.verify.audit import AuditOptions, plan_run
+from orderwire.verify.discovery_audit import domain_of
 from orderwire.verify.kernels.slices import EVENTS_TARGET
 from orderwire.verify.kernels.survey import Survey, join_surveys
 from orderwire.verify.source import ParquetSource, RowGroup, TraceSource, settings_of
@@ -99,7 +102,7 @@ def audit_files(
     trace = Files(names, versioned, next(_audits))
     events = sum(group.events for group in groups)
     if events < 2 * (options.slice_events or EVENTS_TARGET):
-        yield _whole(spark, trace, options)
+        yield _whole(spark, trace, groups, options)
         return
     plans = _plan(spark, trace, groups, options)
     rounds = _FileRounds(spark, trace, events)
@@ -169,22 +172,40 @@ class _FileRounds:
             tasks, self._partitions(tasks)
         ).mapPartitions(partial(violations_from_files, files=self._trace))
         packed = self._spark.createDataFrame(payloads, "payload binary")
-        frame = packed.mapInArrow(violations_of, VIOLATIONS_DDL).persist()
+        frame = packed.mapInArrow(rows_of, VIOLATIONS_DDL).persist()
         self._cached.append(frame)
         return frame
+
+    def pairs(self, tasks: Sequence[Task]) -> DataFrame:
+        """Return when participants first listed each other, from these tasks of shares."""
+        payloads = self._spark.sparkContext.parallelize(
+            tasks, self._partitions(tasks)
+        ).mapPartitions(partial(pairs_from_files, files=self._trace))
+        packed = self._spark.createDataFrame(payloads, "payload binary")
+        return packed.mapInArrow(rows_of, PAIRS_DDL)
 
     def _partitions(self, tasks: Sequence[Task]) -> int:
         return min(len(tasks), _tasks(self._spark, self._events, EVENTS_PER_TASK))
 
 
-def _whole(spark: SparkSession, trace: Files, options: AuditOptions) -> SparkAudit:
+def _whole(
+    spark: SparkSession, trace: Files, groups: Sequence[RowGroup], options: AuditOptions
+) -> SparkAudit:
     """Audit a small trace in one task."""
     ((report, violations),) = (
         spark.sparkContext.parallelize([None], 1)
         .mapPartitions(partial(audit_whole, files=trace, options=options))
         .collect()
     )
-    return SparkAudit(report, lambda: violations_frame(spark, unpack(violations)))
+
+    def pairs() -> DataFrame:
+        plans = _plan(spark, trace, groups, options)
+        tasks = [task for plan in plans.values() for task in plan.share_tasks()]
+        if not tasks:
+            return spark.createDataFrame([], PAIRS_DDL)
+        return _FileRounds(spark, trace, sum(group.events for group in groups)).pairs(tasks)
+
+    return SparkAudit(report, lambda: violations_frame(spark, unpack(violations)), pairs)
 
 
 def _plan(
@@ -192,14 +213,15 @@ def _plan(
 ) -> dict[str, Plan]:
     """Survey the trace in parts, and cut its runs."""
     parts = _shares(groups, _tasks(spark, sum(group.events for group in groups), EVENTS_PER_SURVEY))
-    found: list[tuple[list[Survey], bytes]] = (
+    found: list[tuple[list[Survey], bytes, bytes]] = (
         spark.sparkContext.parallelize(parts, len(parts))
         .mapPartitions(partial(survey_groups, files=trace))
         .collect()
     )
-    starts = pa.concat_tables([unpack(packed) for _, packed in found])
+    starts = pa.concat_tables([unpack(packed) for _, packed, _ in found])
+    truth = pa.concat_tables([unpack(packed) for _, _, packed in found])
     runs: dict[str, list[Survey]] = {}
-    for surveys, _ in found:
+    for surveys, _, _ in found:
         for surveyed in surveys:
             runs.setdefault(surveyed.run_id, []).append(surveyed)
     plans = {}
@@ -208,7 +230,8 @@ def _plan(
         settings, odd = settings_of(starts, run_id)
         slices = plan_run(surveyed, settings, options.slice_events)
         assumed = settings or surveyed.assumed()
-        plans[run_id] = Plan(surveyed.extent(), settings, assumed, odd, slices)
+        domain = domain_of(surveyed, settings, truth, options.slice_events)
+        plans[run_id] = Plan(surveyed.extent(), settings, assumed, odd, slices, domain)
     return plans
 
 

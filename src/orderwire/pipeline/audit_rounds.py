@@ -6,6 +6,7 @@ How tasks run is the caller's: a round takes tasks and brings what they found.
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -21,6 +22,9 @@ from orderwire.pipeline.audit_tasks import (
 )
 from orderwire.trace.events import RunSettings
 from orderwire.verify.audit import AuditOptions, contradictions
+from orderwire.verify.discovery_audit import Domain, conclude_discovery
+from orderwire.verify.kernels.discovery_ids import judge_ids
+from orderwire.verify.kernels.discovery_share import join_shares
 from orderwire.verify.kernels.slices import Extent, Slice
 from orderwire.verify.kernels.violations import merge
 from orderwire.verify.report import (
@@ -34,6 +38,10 @@ from orderwire.verify.report import (
 from orderwire.verify.report import Found as Counted
 from orderwire.verify.settle import Settled, join_parts, settle
 
+PAIRS_DDL = (
+    "run_id string, process int, boot_ns bigint, of int, of_boot_ns bigint, peer_id string, "
+    "incarnation string, learnt_ns bigint, from_start_ns bigint, from_both_ns bigint"
+)
 VIOLATIONS_DDL = (
     "run_id string, check string, kind string, process int, position bigint, time_ns bigint, "
     "source int, number bigint, witness_source int, witness_number bigint, "
@@ -44,9 +52,15 @@ VIOLATIONS_DDL = (
 class SparkAudit:
     """What an audit found."""
 
-    def __init__(self, report: Report, violations: Callable[[], DataFrame]) -> None:
+    def __init__(
+        self,
+        report: Report,
+        violations: Callable[[], DataFrame],
+        pairs: Callable[[], DataFrame],
+    ) -> None:
         self.report = report
         self._violations = violations
+        self._pairs = pairs
 
     @cached_property
     def violations(self) -> DataFrame:
@@ -55,6 +69,14 @@ class SparkAudit:
         Valid as long as the audit's context.
         """
         return self._violations()
+
+    @cached_property
+    def pairs(self) -> DataFrame:
+        """When each participant of a discovery first listed each other one; made when asked for.
+
+        Columns as `verify.kernels.discovery_measures.PAIRS`.  Valid as long as `violations`.
+        """
+        return self._pairs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +89,33 @@ class Plan:
     odd: pa.Table
     """START events that contradict the settings."""
     slices: list[Slice]
+    domain: Domain | None = None
+    """Its discovery, if it has any."""
+
+    @property
+    def alone(self) -> bool:
+        """The run is about discovery only: there is no order to audit."""
+        return self.domain is not None and self.domain.alone
 
     def tasks(self) -> list[Task]:
         """Return a task for each slice."""
+        if self.alone:
+            return []
         return [Task(piece=piece, settings=self.assumed) for piece in self.slices]
+
+    def share_tasks(self) -> list[Task]:
+        """Return a task for each share of its discovery."""
+        if self.domain is None:
+            return []
+        return [
+            Task(
+                piece=Slice(run_id=share.run_id, low=share.low),
+                settings=self.assumed,
+                share=share,
+                facts=self.domain.facts,
+            )
+            for share in self.domain.shares
+        ]
 
     def whole(self, extra: AuditOptions | None = None) -> Task:
         """Return the task that takes the run in one piece."""
@@ -104,38 +149,64 @@ def round_of(
     return Round(parts, kept, others)
 
 
+class Rounds(Protocol):
+    """Whatever runs tasks."""
+
+    def __call__(self, tasks: Sequence[Task]) -> Round:
+        """Run these tasks, of slices or of shares."""
+        ...
+
+    def pairs(self, tasks: Sequence[Task]) -> DataFrame:
+        """Return a frame of `PAIRS_DDL` from these tasks of shares."""
+        ...
+
+
 def audit_in_rounds(
-    spark: SparkSession,
-    plans: Mapping[str, Plan],
-    options: AuditOptions,
-    run: Callable[[Sequence[Task]], Round],
+    spark: SparkSession, plans: Mapping[str, Plan], options: AuditOptions, run: Rounds
 ) -> SparkAudit:
     """Run all tasks, settle what they hand on, do again in one piece what must be."""
-    if not plans:
-        return SparkAudit(combine([]), lambda: spark.createDataFrame([], VIOLATIONS_DDL))
-    first = run([task for plan in plans.values() for task in plan.tasks()])
-    parts = dict(first.parts)
-    settled = {name: _settle(plan, parts[name]) for name, plan in plans.items()}
-    again = [name for name, result in settled.items() if not result.slices_suffice]
-    rounds = [(first, [name for name in plans if name not in again])]
-    if again:
-        redone = run([plans[name].whole() for name in again])
-        rounds.append((redone, again))
-        for name in again:
-            parts[name] = redone.parts[name]
-            joined = join_parts(parts[name])
-            settled[name] = settle(name, plans[name].assumed, joined, whole=True)
+    ordered = {name: plan for name, plan in plans.items() if not plan.alone}
+    rounds: list[tuple[Round, list[str]]] = []
+    settled: dict[str, Settled] = {}
+    parts: dict[str, list[dict[str, pa.Table]]] = {}
+    if ordered:
+        first = run([task for plan in ordered.values() for task in plan.tasks()])
+        parts = dict(first.parts)
+        settled = {name: _settle(plan, parts[name]) for name, plan in ordered.items()}
+        again = [name for name, result in settled.items() if not result.slices_suffice]
+        rounds = [(first, [name for name in ordered if name not in again])]
+        if again:
+            redone = run([plans[name].whole() for name in again])
+            rounds.append((redone, again))
+            for name in again:
+                parts[name] = redone.parts[name]
+                joined = join_parts(parts[name])
+                settled[name] = settle(name, plans[name].assumed, joined, whole=True)
     extra: dict[str, list[dict[str, pa.Table]]] = {}
-    if options.waiting or options.clocks:
-        checked = run([plan.whole(options) for plan in plans.values()])
-        rounds.append((checked, list(plans)))
+    if ordered and (options.waiting or options.clocks):
+        checked = run([plan.whole(options) for plan in ordered.values()])
+        rounds.append((checked, list(ordered)))
         extra = checked.parts
+    shares: dict[str, list[dict[str, pa.Table]]] = {}
+    share_tasks = [task for plan in plans.values() for task in plan.share_tasks()]
+    if share_tasks:
+        judged = run(share_tasks)
+        rounds.append((judged, [name for name, plan in plans.items() if plan.domain is not None]))
+        shares = judged.parts
     own = merge(
-        [settled[name].violations for name in plans]
+        [result.violations for result in settled.values()]
         + [contradictions(name, plan.odd) for name, plan in plans.items()]
+        + [judge_ids(plan.domain.facts) for plan in plans.values() if plan.domain is not None]
     )
     reports = [
-        _report(plan, settled[name], [*parts[name], *extra.get(name, [])], own, options)
+        _report(
+            plan,
+            settled.get(name),
+            [*parts.get(name, []), *extra.get(name, [])],
+            shares.get(name, []),
+            own,
+            options,
+        )
         for name, plan in plans.items()
     ]
 
@@ -150,7 +221,10 @@ def audit_in_rounds(
             frame = frame if more is None else frame.unionByName(more)
         return frame
 
-    return SparkAudit(combine(reports), violations)
+    def pairs() -> DataFrame:
+        return run.pairs(share_tasks) if share_tasks else spark.createDataFrame([], PAIRS_DDL)
+
+    return SparkAudit(combine(reports), violations, pairs)
 
 
 def violations_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
@@ -166,21 +240,34 @@ def _settle(plan: Plan, parts: Sequence[dict[str, pa.Table]]) -> Settled:
 
 def _report(
     plan: Plan,
-    settled: Settled,
-    parts: Iterable[Mapping[str, pa.Table]],
+    settled: Settled | None,
+    parts: Sequence[Mapping[str, pa.Table]],
+    shares: Sequence[Mapping[str, pa.Table]],
     own: pa.Table,
     options: AuditOptions,
 ) -> RunReport:
-    """Add up the counts of all slices and keep the first examples of each check."""
+    """Add up the counts of all slices and shares and keep the first examples of each check."""
     run_id = plan.extent.run_id
     mine = own.filter(pa.compute.equal(own.column("run_id"), run_id))
     tables = [examples_of(mine)]
     checked: dict[str, int] = {}
-    for part in parts:
+    for part in [*parts, *shares]:
         if EXAMPLES_PART in part:
             tables.append(part[EXAMPLES_PART])
         if EXTRA_COUNTS_PART in part:
             checked |= dict(zip(*part[EXTRA_COUNTS_PART].to_pydict().values(), strict=True))
+    found = _counted(tables)
+    base = None
+    if settled is not None:
+        base = conclude(run_id, plan.settings, settled, found, checked, options.expect)
+    if plan.domain is None:
+        assert base is not None
+        return base
+    return conclude_discovery(plan.domain, join_shares(shares), found, options.expect, base)
+
+
+def _counted(tables: Iterable[pa.Table]) -> dict[str, Counted]:
+    """Add up examples with their counts."""
     counts: dict[str, int] = {}
     rows: dict[str, list[pa.Table]] = {}
     for table in tables:
@@ -188,8 +275,7 @@ def _report(
             some = table.filter(pa.compute.equal(table.column("check"), check))
             counts[check] = counts.get(check, 0) + some.column("count")[0].as_py()
             rows.setdefault(check, []).append(some.drop_columns("count"))
-    found = {
+    return {
         check: Counted(count, example_rows(merge(rows[check]).slice(0, EXAMPLES_MAX)))
         for check, count in counts.items()
     }
-    return conclude(run_id, plan.settings, settled, found, checked, options.expect)

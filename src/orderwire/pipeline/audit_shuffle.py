@@ -9,23 +9,30 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from orderwire.kernel import GROUP_SIZE_MAX
-from orderwire.pipeline.audit_rounds import VIOLATIONS_DDL, Plan, Round, round_of
+from orderwire.pipeline.audit_rounds import PAIRS_DDL, VIOLATIONS_DDL, Plan, Round, round_of
 from orderwire.pipeline.audit_tasks import (
     FOUND_DDL,
     VIOLATIONS_PART,
     Found,
     Task,
     audit_from_rows,
-    violations_of,
+    pairs_from_rows,
+    rows_of,
 )
-from orderwire.trace.events import EventKind, RunSettings
+from orderwire.trace.events import DISCOVERY_KINDS, EventKind, RunSettings
+from orderwire.trace.schema import arrow_schema
 from orderwire.verify.audit import AuditOptions
+from orderwire.verify.discovery_audit import Domain, is_alone
 from orderwire.verify.kernels.columns import NEEDED, TIME_MAX, TIME_MIN
+from orderwire.verify.kernels.discovery_columns import DISCOVERY_NEEDED
+from orderwire.verify.kernels.discovery_facts import TRUTH_KINDS
+from orderwire.verify.kernels.discovery_share import ALL_NEEDED, share_kinds
 from orderwire.verify.kernels.slices import LENGTH_WINDOWS_MIN, Extent, Slice, events_target
 from orderwire.verify.kernels.survey import JUSTIFIED, window_of
 from orderwire.verify.source import settings_of
 
 PARTITIONS_MAX = 2_000
+TRUTH = pa.schema([arrow_schema().field(name) for name in DISCOVERY_NEEDED])
 
 
 class ShuffledRounds:
@@ -37,7 +44,10 @@ class ShuffledRounds:
 
     def __call__(self, tasks: Sequence[Task]) -> Round:
         """Audit these slices."""
-        found = _shuffled(self._events, tasks).persist()
+        found = self._gathered(tasks).mapInArrow(
+            partial(audit_from_rows, tasks=dict(enumerate(tasks))), FOUND_DDL
+        )
+        found = found.persist()
         self._cached.append(found)
         small = found.where(F.col("part") != VIOLATIONS_PART).toArrow().to_pylist()
         slices: dict[tuple[str, int], dict[str, bytes]] = {}
@@ -46,14 +56,26 @@ class ShuffledRounds:
 
         def violations(runs: Collection[str]) -> DataFrame:
             mine = found.where((F.col("part") == VIOLATIONS_PART) & F.col("run_id").isin(*runs))
-            return mine.select("payload").mapInArrow(violations_of, VIOLATIONS_DDL)
+            return mine.select("payload").mapInArrow(rows_of, VIOLATIONS_DDL)
 
         return round_of((Found(*key, parts) for key, parts in slices.items()), violations)
+
+    def pairs(self, tasks: Sequence[Task]) -> DataFrame:
+        """Return when participants first listed each other, from these tasks of shares."""
+        return self._gathered(tasks).mapInArrow(
+            partial(pairs_from_rows, tasks=dict(enumerate(tasks))), PAIRS_DDL
+        )
 
     def close(self) -> None:
         """Let go of the findings."""
         for frame in self._cached:
             frame.unpersist()
+
+    def _gathered(self, tasks: Sequence[Task]) -> DataFrame:
+        """Bring the events of each task together; column `slice` is its number."""
+        by_share = tasks[0].share is not None
+        copied = (_shared_out if by_share else _sliced)(self._events, tasks)
+        return copied.repartitionById(min(len(tasks), PARTITIONS_MAX), F.col("slice").cast("int"))
 
 
 def plan_frame(events: DataFrame, options: AuditOptions) -> dict[str, Plan]:
@@ -71,6 +93,8 @@ def plan_frame(events: DataFrame, options: AuditOptions) -> dict[str, Plan]:
             F.max(F.when(judged, age)).alias("age"),
             F.max(F.when(kind == EventKind.SEND.value, -age)).alias("ahead"),
             F.max(F.when(member, F.col("process"))).alias("process"),
+            F.max("process").alias("participant"),
+            F.count_if(kind.isin(*(one.value for one in DISCOVERY_KINDS))).alias("discovery"),
         )
         .toArrow()
         .sort_by("run_id")  # here, and not by a shuffle
@@ -81,6 +105,10 @@ def plan_frame(events: DataFrame, options: AuditOptions) -> dict[str, Plan]:
         .select("run_id", "process", "position", "detail")
         .toArrow()
     )
+    truth = TRUTH.empty_table()
+    if any(row["discovery"] for row in extents):
+        told = events.where(kind.isin(*TRUTH_KINDS)).select(*DISCOVERY_NEEDED).toArrow()
+        truth = told.cast(TRUTH)
     plans = {}
     for row in extents:
         window = window_of(*(TIME_MIN if row[name] is None else row[name] for name in _WINDOW))
@@ -89,7 +117,22 @@ def plan_frame(events: DataFrame, options: AuditOptions) -> dict[str, Plan]:
         settings, odd = settings_of(starts, run_id)
         assumed = settings or RunSettings(algorithm="", members=max(0, row["process"] or 0) + 1)
         slices = _regular(extent, settings, options)
-        plans[run_id] = Plan(extent, settings, assumed, odd, slices)
+        domain = None
+        if row["discovery"] or is_alone(settings):
+            mine = truth.filter(pa.compute.equal(truth.column("run_id"), run_id))
+            domain = Domain(
+                run_id=run_id,
+                settings=settings,
+                assumed=assumed,
+                truth=mine,
+                first_ns=row["first"],
+                last_ns=row["last"],
+                events=row["events"],
+                discovery=row["discovery"],
+                participant=max(0, row["participant"]),
+                share_events=options.slice_events,
+            )
+        plans[run_id] = Plan(extent, settings, assumed, odd, slices, domain)
     return plans
 
 
@@ -121,12 +164,24 @@ def _regular(extent: Extent, settings: RunSettings | None, options: AuditOptions
     ]
 
 
-def _shuffled(events: DataFrame, tasks: Sequence[Task]) -> DataFrame:
-    """Copy every event to the slices that must see it, bring each slice together, audit it."""
+def _shared_out(events: DataFrame, tasks: Sequence[Task]) -> DataFrame:
+    """Give every event of discovery to the share that its process belongs to."""
+    rows = []
+    for number, task in enumerate(tasks):
+        assert task.share is not None
+        share, kinds = task.share, list(share_kinds(task.settings))
+        row = {"run_id": share.run_id, "low": share.low, "high": share.high, "kinds": kinds}
+        rows.append({**row, "slice": number})
+    plan = F.broadcast(events.sparkSession.createDataFrame(pa.Table.from_pylist(rows)))
+    mine = "process >= low and process < high and array_contains(kinds, kind)"
+    return events.select(*ALL_NEEDED).join(plan, "run_id").where(mine).select(*ALL_NEEDED, "slice")
+
+
+def _sliced(events: DataFrame, tasks: Sequence[Task]) -> DataFrame:
+    """Copy every event to the slices that must see it."""
     spark = events.sparkSession
-    numbered = dict(enumerate(tasks))
     runs: dict[str, dict[str, int | str]] = {}
-    for number, task in numbered.items():
+    for number, task in enumerate(tasks):
         piece = task.piece
         row = runs.setdefault(
             piece.run_id,
@@ -143,11 +198,8 @@ def _shuffled(events: DataFrame, tasks: Sequence[Task]) -> DataFrame:
     floor = f"(({since} - pmod({since}, step)) div step)"
     index = f"least(count - 1, greatest(0, 1 + {floor}))"
     first, last = index.replace("{}", "- back"), index.replace("{}", "+ ahead")
-    copied = (
+    return (
         events.select(*NEEDED)
         .join(plan, "run_id")
         .selectExpr(*NEEDED, f"explode(sequence(base + {first}, base + {last})) as slice")
     )
-    partitions = min(len(tasks), PARTITIONS_MAX)
-    gathered = copied.repartitionById(partitions, F.col("slice").cast("int"))
-    return gathered.mapInArrow(partial(audit_from_rows, tasks=numbered), FOUND_DDL)

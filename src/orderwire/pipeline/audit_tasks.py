@@ -1,5 +1,7 @@
 """What Spark's workers run for an audit: plain functions over Arrow tables.
 
+A task is a slice of a run's time, or a share of the participants of its discovery.
+
 Everything that they return has a bounded size: the kernels' small tables, packed, and violations
 as far as their slice may keep them.
 """
@@ -15,7 +17,11 @@ import pyarrow.compute as pc
 
 from orderwire.trace.events import RunSettings
 from orderwire.verify.audit import AuditOptions, audit, extra_checks
+from orderwire.verify.discovery_audit import read_share
 from orderwire.verify.kernels.columns import NEEDED
+from orderwire.verify.kernels.discovery_columns import DISCOVERY_NEEDED
+from orderwire.verify.kernels.discovery_facts import TRUTH_KINDS, Facts
+from orderwire.verify.kernels.discovery_share import Share, audit_share, pairs_of_share
 from orderwire.verify.kernels.slices import Slice, audit_slice
 from orderwire.verify.kernels.survey import SURVEYED, Survey, survey
 from orderwire.verify.kernels.violations import VIOLATIONS
@@ -40,6 +46,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     settings: RunSettings
     extra: AuditOptions | None = None
     """Do the checks that need the run in one piece instead."""
+    share: Share | None = None
+    """Judge these participants of its discovery instead, against `facts`."""
+    facts: Facts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +81,17 @@ def audit_whole(
 
 def survey_groups(
     parts: Iterable[list[RowGroup]], files: Files
-) -> Iterator[tuple[list[Survey], bytes]]:
-    """Survey the runs of these row groups: all that a plan needs, and START events, packed."""
+) -> Iterator[tuple[list[Survey], bytes, bytes]]:
+    """Survey the runs of these row groups: all that a plan needs.
+
+    With it come START events, and what participants of discovery tell of themselves, packed.
+    """
     for groups in parts:
         source = _opened(files).part(groups)
         found = survey(source.batches(SURVEYED, None))
-        yield list(found.values()), pack(source.starts())
+        kinds = TRUTH_KINDS if any(part.discovery for part in found.values()) else ()
+        truth = source.of_kinds(kinds, DISCOVERY_NEEDED)
+        yield list(found.values()), pack(source.starts()), pack(truth)
 
 
 def audit_from_files(tasks: Iterable[Task], files: Files, keep_bytes: int) -> Iterator[Found]:
@@ -109,13 +123,37 @@ def audit_from_rows(
     numbers = table.column("slice").to_numpy()
     for number in np.unique(numbers).tolist():
         task = tasks[number]
-        events = table.filter(pa.array(numbers == number)).select(list(NEEDED))
-        found = audit_slice(events, task.piece, task.settings)
-        yield found_rows(task.piece.run_id, task.piece.low, _parts(found.parts()))
+        events = table.filter(pa.array(numbers == number))
+        yield found_rows(task.piece.run_id, task.piece.low, _parts(_judged(events, task)))
 
 
-def violations_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Unpack the payloads of violations into rows."""
+def pairs_from_files(tasks: Iterable[Task], files: Files) -> Iterator[tuple[bytes]]:
+    """Return when the participants of these shares first listed each other one, packed."""
+    for task in tasks:
+        assert task.share is not None
+        assert task.facts is not None
+        table = read_share(_opened(files), task.share, task.settings)
+        yield (pack(pairs_of_share(table, task.facts)),)
+
+
+def pairs_from_rows(
+    batches: Iterable[pa.RecordBatch], tasks: Mapping[int, Task]
+) -> Iterator[pa.RecordBatch]:
+    """Do the same from the events of shares; column `slice` tells which is whose."""
+    held = [batch for batch in batches if batch.num_rows]
+    if not held:
+        return
+    table = pa.Table.from_batches(held)
+    numbers = table.column("slice").to_numpy()
+    for number in np.unique(numbers).tolist():
+        facts = tasks[number].facts
+        assert facts is not None
+        events = table.filter(pa.array(numbers == number))
+        yield from pairs_of_share(events, facts).to_batches()
+
+
+def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Unpack payloads into rows."""
     for batch in batches:
         for payload in batch.column("payload"):
             yield from unpack(payload.as_buffer()).to_batches()
@@ -165,8 +203,18 @@ def _audited(task: Task, files: Files) -> dict[str, pa.Table]:
     if task.extra is not None:
         rows, counts = extra_checks(source, run_id, task.settings, task.extra)
         return _extra_parts(rows, counts)
-    table = source.read(run_id, task.piece.view_low, task.piece.view_high)
-    return _parts(audit_slice(table, task.piece, task.settings).parts())
+    if task.share is not None:
+        table = read_share(source, task.share, task.settings)
+    else:
+        table = source.read(run_id, task.piece.view_low, task.piece.view_high)
+    return _parts(_judged(table, task))
+
+
+def _judged(table: pa.Table, task: Task) -> dict[str, pa.Table]:
+    if task.share is not None:
+        assert task.facts is not None
+        return audit_share(table, task.share, task.facts, task.settings)
+    return audit_slice(table.select(list(NEEDED)), task.piece, task.settings).parts()
 
 
 def _parts(found: dict[str, pa.Table]) -> dict[str, pa.Table]:
