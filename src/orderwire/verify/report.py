@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from orderwire.trace.events import RunSettings
+from orderwire.trace.events import NO_ORDER, RunSettings
 from orderwire.verify.settle import Settled
 from orderwire.verify.verdict import Verdict
 
@@ -196,7 +196,7 @@ def conclude(
     """Turn findings into verdicts.
 
     `extra_checked`: how much optional checks had to check.  `uncertain`: some of the trace could
-    not be judged, so that nothing is VALID.
+    not be judged, so that nothing is VALID.  A run without an order has only its trace to judge.
     """
     checked = {
         "W1": settled.events,
@@ -206,6 +206,8 @@ def conclude(
         "O2": settled.deliveries,
         **(extra_checked or {}),
     }
+    if settings is not None and settings.algorithm == NO_ORDER:
+        checked = {"W1": settled.events}
     promises = promised(settings, expect)
     checks = []
     for check, amount in checked.items():
