@@ -16,6 +16,7 @@ import pytest
 from orderwire import DeltaCausal, Participant, Topic
 from orderwire.aio.discovery_host import DiscoveryHost, monotonic_now
 from orderwire.aio.discovery_transport import DiscoveryTransport
+from orderwire.aio.zookeeper_server import managed_zookeeper
 from orderwire.discovery.bootstrap import BootstrapServer
 from orderwire.discovery.settings import BootstrapSettings
 from orderwire.kernel import LocalProtocolError
@@ -136,6 +137,23 @@ async def test_members_find_each_other_through_seeds() -> None:
 
 
 @in_a_loop
+async def test_members_find_each_other_through_zookeeper() -> None:
+    async with managed_zookeeper() as zookeeper:
+        parts = [
+            Participant(name, domain=DOMAIN, zookeeper=zookeeper.address)
+            for name in ("ana", "ben", "carl")
+        ]
+        ana, ben, carl = parts
+        async with ana, ben, carl:
+            writer = ana.writer(CHAT)
+            readers = [each.reader(CHAT) for each in (ben, carl)]
+            await writer.wait_matched(2, timeout_s=60)
+            writer.write(b"both")
+            assert [await first(reader) for reader in readers] == [b"both", b"both"]
+            assert len({each.id for each in parts}) == 3
+
+
+@in_a_loop
 async def test_a_full_domain_refuses_the_surplus_member() -> None:
     async with server(id_space=2) as at, member("ana", at) as ana, member("ben", at):
         with pytest.raises(TimeoutError, match=r"'carl' has not joined.*it is full"):
@@ -150,9 +168,9 @@ async def test_what_contradicts_itself_is_refused() -> None:
         Participant("ana", members={"ana": "127.0.0.1:1"}, domain=DOMAIN)
     with pytest.raises(LocalProtocolError, match="one of the two"):
         Participant("ana")
-    with pytest.raises(LocalProtocolError, match="bootstrap='host:port' or seeds"):
+    with pytest.raises(LocalProtocolError, match="one of the three"):
         Participant("ana", domain=DOMAIN)
-    with pytest.raises(LocalProtocolError, match="bootstrap='host:port' or seeds"):
+    with pytest.raises(LocalProtocolError, match="one of the three"):
         Participant("ana", domain=DOMAIN, bootstrap="127.0.0.1:1", seeds=["127.0.0.1:2"])
 
 

@@ -36,6 +36,7 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[str, ...]
     bootstrap: str | None
     seeds: tuple[str, ...]
+    zookeeper: str | None
     discovery_domain: str
     listen: str
     tls_cert: Path | None
@@ -52,7 +53,7 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def finds_others(self) -> bool:
         """Whether the group's members find each other."""
-        return self.bootstrap is not None or bool(self.seeds)
+        return bool(self.bootstrap or self.seeds or self.zookeeper)
 
     def order(self) -> Order:
         """Return the order of the options, which name one.  Raises LocalProtocolError."""
@@ -79,12 +80,15 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
         trace = Trace(run=self.run, path=self.trace_path) if self.trace_path is not None else None
         if self.finds_others:
             if self.members:
-                raise click.UsageError("--member lists the group; --bootstrap and --seed find it")
+                raise click.UsageError(
+                    "--member lists the group; --bootstrap, --seed and --zookeeper find it"
+                )
             return Participant(
                 self.me,
                 domain=self.discovery_domain,
                 bootstrap=self.bootstrap,
                 seeds=self.seeds,
+                zookeeper=self.zookeeper,
                 listen=self.listen,
                 credentials=credentials(self.tls_cert, self.tls_key, self.tls_ca),
                 insecure=self.insecure,
@@ -93,7 +97,9 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
                 on_drop=tell_drop,
             )
         if not self.members:
-            raise click.UsageError("give --bootstrap or --seed, or every --member of the group")
+            raise click.UsageError(
+                "give --bootstrap, --seed or --zookeeper, or every --member of the group"
+            )
         addresses: dict[str, str] = {}
         for member in self.members:
             name, equals, address = member.partition("=")
@@ -136,6 +142,11 @@ def joins_group(default_order: str | None) -> Callable[[Callable[..., None]], Ca
             multiple=True,
             metavar="HOST:PORT",
             help="Find them through a member that is always there; may be given several times.",
+        ),
+        click.option(
+            "--zookeeper",
+            metavar="HOST:PORT,…",
+            help="Find them through a ZooKeeper ensemble: `orderwire zookeeper`, or your own.",
         ),
         click.option(
             "--discovery-domain",

@@ -128,7 +128,9 @@ def command(
     if not patterns and topic is None and not watching:
         raise click.UsageError("nothing to do: give --read PATTERN, --write TOPIC or --watch")
     if watching and not joining.finds_others:
-        raise click.UsageError("--watch shows what discovery finds: give --bootstrap or --seed")
+        raise click.UsageError(
+            "--watch shows what discovery finds: give --bootstrap, --seed or --zookeeper"
+        )
     if topic is None and wait_readers:
         raise click.UsageError("--wait-readers has no effect without --write")
     if message_lifetime_ms is not None:

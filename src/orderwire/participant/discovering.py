@@ -21,6 +21,7 @@ from orderwire.aio.addresses import is_loopback
 from orderwire.aio.discovery_host import DiscoveryHost
 from orderwire.aio.discovery_tls import Credentials
 from orderwire.aio.discovery_transport import DiscoveryTransport
+from orderwire.aio.discovery_zookeeper import ZookeeperBootstrap
 from orderwire.aio.endpoint import Address
 from orderwire.discovery.commands import (
     Change,
@@ -28,13 +29,16 @@ from orderwire.discovery.commands import (
     End,
     Ended,
     Gone,
+    Granted,
+    IdWanted,
     Joined,
     Learnt,
+    Meet,
     Refused,
     Start,
     Unreachable,
 )
-from orderwire.discovery.entrance import Entrance, SeedEntrance, ServerEntrance
+from orderwire.discovery.entrance import Entrance, OutsideEntrance, SeedEntrance, ServerEntrance
 from orderwire.discovery.fdp import FdpNode
 from orderwire.discovery.map_codec import CompactMaps, decode, encode_map
 from orderwire.discovery.maps import EndpointData, EndpointKind, Map, ParticipantData
@@ -73,9 +77,12 @@ class DomainSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """`host:port` of the bootstrap server."""
     seeds: tuple[str, ...] = ()
     """`host:port` of members that are always there, in place of a server."""
+    zookeeper: str | None = None
+    """`host:port,…` of a ZooKeeper ensemble, maybe with a path, in place of a server."""
     listen: str = "127.0.0.1:0"
     """Where discovery listens; data sockets are on the same host."""
     wish: int | None = None
+    """The id that we would like of the server, if it is free."""
     credentials: Credentials | None = None
     insecure: bool = False
     group_size: int = GROUP_SIZE
@@ -83,10 +90,10 @@ class DomainSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     discovery: DiscoverySettings = LIVE_SETTINGS
 
     def __post_init__(self) -> None:
-        if bool(self.bootstrap) == bool(self.seeds):
+        if sum(map(bool, (self.bootstrap, self.seeds, self.zookeeper))) != 1:
             raise LocalProtocolError(
-                f"domain {self.domain!r} needs bootstrap='host:port' or seeds=['host:port', …],"
-                " one of the two"
+                f"domain {self.domain!r} needs bootstrap='host:port', seeds=['host:port', …] or"
+                " zookeeper='host:port,…', one of the three"
             )
         if not 1 <= self.group_size <= GROUP_SIZE_MAX:
             raise LocalProtocolError(
@@ -162,6 +169,7 @@ class Discovering:
         self._loop = asyncio.get_running_loop()
         self._host: DiscoveryHost[Command, Any] | None = None
         self._core: FdpNode | None = None
+        self._zookeeper: ZookeeperBootstrap | None = None
         self._joined: asyncio.Future[None] = self._loop.create_future()
         self._gone = asyncio.Event()
         self._refused = ""
@@ -198,6 +206,15 @@ class Discovering:
             chance,
             CompactMaps(),
         )
+        if settings.zookeeper is not None:
+            self._zookeeper = ZookeeperBootstrap(
+                settings.zookeeper,
+                settings.domain,
+                transport.address,
+                self._submit,
+                id_space=settings.group_size,
+                wish=settings.wish,
+            )
         host = self._host = DiscoveryHost(
             core,
             transport,
@@ -205,20 +222,24 @@ class Discovering:
             unreachable=lambda address: Unreachable(address=address),
         )
         try:
+            if self._zookeeper is not None:
+                await self._zookeeper.open()
             host.submit(Start(map=self._own_map()))
             async with asyncio.timeout(settings.join_s):
                 await self._joined
                 if settings.seeds:
                     await asyncio.sleep(SEED_SETTLE_S)
         except TimeoutError:
-            await host.close()
-            where = settings.bootstrap or ", ".join(settings.seeds)
+            await self._abandon()
+            where = settings.bootstrap or settings.zookeeper or ", ".join(settings.seeds)
+            if self._zookeeper is not None and self._zookeeper.trouble is not None:
+                self._refused = self._zookeeper.trouble
             raise TimeoutError(
                 f"{self._name!r} has not joined domain {settings.domain!r} through {where} within"
                 f" {settings.join_s} s: {self._refused or 'there was no answer'}"
             ) from None
         except BaseException:
-            await host.close()
+            await self._abandon()
             raise
         assert core.id is not None
         self.id = ProcessId(core.id)
@@ -230,6 +251,8 @@ class Discovering:
             return ServerEntrance(
                 self._guid, address, settings.bootstrap, settings.discovery, wish=settings.wish
             )
+        if settings.zookeeper is not None:
+            return OutsideEntrance()
         return SeedEntrance(
             self._guid,
             address,
@@ -240,6 +263,13 @@ class Discovering:
             id_space=settings.group_size,
         )
 
+    async def _abandon(self) -> None:
+        """Close without a goodbye."""
+        if self._zookeeper is not None:
+            await self._zookeeper.close()
+        assert self._host is not None
+        await self._host.close()
+
     async def close(self) -> None:
         """Say goodbye and close."""
         if self._timer is not None:
@@ -247,6 +277,8 @@ class Discovering:
         host = self._host
         if host is None:
             return
+        if self._zookeeper is not None:
+            await self._zookeeper.close()  # first, so that newcomers do not hear of us
         try:
             host.submit(End())
             async with asyncio.timeout(self._settings.discovery.leave_ns / NS_PER_S + 1):
@@ -321,6 +353,9 @@ class Discovering:
             self._learn(indication)
         elif isinstance(indication, Ended):
             self._forget(ProcessId(indication.id), indication.inc)
+        elif isinstance(indication, IdWanted):
+            assert self._zookeeper is not None
+            self._zookeeper.wanted(indication)
         elif isinstance(indication, Refused):
             self._refused = (
                 "its server has lost its table and asks who is there"
@@ -329,6 +364,10 @@ class Discovering:
             )
         elif isinstance(indication, Gone):
             self._gone.set()
+
+    def _submit(self, command: Granted | Meet) -> None:
+        assert self._host is not None
+        self._host.submit(command)
 
     def _adopted(self, joined: Joined) -> None:
         assert self._core is not None

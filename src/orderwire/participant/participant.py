@@ -48,8 +48,9 @@ class Participant:
 
     Either the members find each other: `me` is any name, `domain` the domain's, and `bootstrap` the
     `host:port` of its server (`orderwire bootstrap`), or `seeds` those of members that are always
-    there; `listen` is where discovery listens.  Or `members` lists every member's `host:port`, and
-    `me` is the name of this one in it.
+    there, or `zookeeper` an ensemble's `host:port,…`; `listen` is where discovery listens; `wish`
+    is the id that it would like.  Or `members` lists every member's `host:port`, and `me` is the
+    name of this one in it.
     Listens only on loopback addresses unless `insecure=True`: data are not encrypted yet.
     `credentials` protect discovery by mutual TLS.
 
@@ -70,7 +71,9 @@ class Participant:
         domain: str | None = None,
         bootstrap: str | None = None,
         seeds: Sequence[str] = (),
+        zookeeper: str | None = None,
         listen: str = "127.0.0.1:0",
+        wish: int | None = None,
         credentials: Credentials | None = None,
         join_s: float = JOIN_S,
         trace: Trace | None = None,
@@ -88,7 +91,7 @@ class Participant:
         if (members is None) == (domain is None):
             raise LocalProtocolError(
                 f"participant {me!r} needs members={{'name': 'host:port', …}}, or domain='…' with"
-                " bootstrap='host:port' or seeds=[…], one of the two"
+                " bootstrap='host:port', seeds=[…] or zookeeper='host:port', one of the two"
             )
         self.id: ProcessId
         """Its number in the group; in a domain from the opening on."""
@@ -103,7 +106,9 @@ class Participant:
                 domain=domain,
                 bootstrap=bootstrap,
                 seeds=tuple(seeds),
+                zookeeper=zookeeper,
                 listen=listen,
+                wish=wish,
                 credentials=credentials,
                 insecure=insecure,
                 join_s=join_s,
