@@ -7,6 +7,7 @@ A ring is given as the ascending list of the ids that are known, without one's o
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from enum import Enum
+from itertools import zip_longest
 from typing import NamedTuple
 
 UP = 1
@@ -133,15 +134,16 @@ def own_targets(
 ) -> list[Hop]:
     """Return the first hops of one's own broadcast: once around, or half around both ways.
 
-    The id opposite belongs to the positive side. [S002:fig.17]
+    The id opposite belongs to the positive side. [S002:fig.17]  Both sides take turns, so that the
+    widest range comes first.
     """
     if not both_ways:
         return targets(ring, me, (me - 1) % size, size, UP, policy)
     half = size // 2
-    hops = targets(ring, me, (me + half) % size, size, UP, policy)
+    sides = [targets(ring, me, (me + half) % size, size, UP, policy)]
     if size > half + 1:
-        hops += targets(ring, me, (me - (size - 1 - half)) % size, size, DOWN, policy)
-    return hops
+        sides.append(targets(ring, me, (me - (size - 1 - half)) % size, size, DOWN, policy))
+    return [hop for turn in zip_longest(*sides) for hop in turn if hop is not None]
 
 
 def successor_rows(members: Sequence[int], me: int, size: int) -> list[int]:

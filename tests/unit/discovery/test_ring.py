@@ -89,6 +89,7 @@ def test_half_around_both_ways_the_opposite_id_is_on_the_positive_side() -> None
         Hop(1, 0, DOWN),
         Hop(2, 2, DOWN),
     ]
+    assert [hop.to for hop in hops] == [11, 15, 7, 1, 5, 2, 4]  # The widest of both sides first.
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
