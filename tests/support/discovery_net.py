@@ -1,6 +1,7 @@
 """Discovery's transport in tests: places on loopback that keep what comes, and raw peers."""
 
 import asyncio
+import struct
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -108,6 +109,12 @@ class RawPeer:
             assert data, "closed"
             for kind, content in self._frames.feed(data):
                 return kind, bytes(content)
+
+    async def piece(self) -> bytes:
+        """What the next frame carries of a message, by the frame's own head."""
+        length, kind = struct.unpack("<HB", await self._reader.readexactly(3))
+        content = await self._reader.readexactly(length)
+        return content[4:] if kind == FrameKind.FIRST else content
 
     async def rest(self) -> bytes:
         """All bytes until the other side closes."""

@@ -5,6 +5,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+_LAG = 0.25
+"""A timer that is later than this share of its time says that the process was held up."""
+_GRANTS_MAX = 3
+"""How often that grants the time once more."""
+
 
 class Session:
     """All that one link does to connect, until it is or gives up."""
@@ -91,21 +96,38 @@ class Dialler:
             self._begin(link, session)
 
     def _begin(self, link: Caller, session: Session) -> None:
-        loop = self._loop
-        session.timers.append(loop.call_later(self._connect_s, self._late, link, session))
+        self._watch(link, session, _GRANTS_MAX)
         if link.has_candidates:  # The other side was quicker; only if nothing comes of it.
-            session.timers.append(loop.call_later(self._attempt_s, self._again, link, session))
+            self._attempt_in(self._attempt_s, link, session)
         else:
             self._attempt(link, session)
 
-    def _late(self, link: Caller, session: Session) -> None:
-        """Give up; but who accepts and is slow to speak gets as long as others do."""
-        if not (session.established or link.has_candidates):
+    def _watch(self, link: Caller, session: Session, grants: int) -> None:
+        due = self._loop.time() + self._connect_s
+        session.timers.append(self._loop.call_at(due, self._late, link, session, due, grants))
+
+    def _late(self, link: Caller, session: Session, due: float, grants: int) -> None:
+        """Give up, unless it was us who had no time: then answers may wait to be read."""
+        if grants and self._loop.time() - due > self._connect_s * _LAG:
+            self._watch(link, session, grants - 1)
+        else:
+            self._loop.call_soon(self._give_up, link, session)
+
+    def _give_up(self, link: Caller, session: Session) -> None:
+        """Who accepts and is slow to speak gets as long as others do."""
+        if not (session.ended or session.established or link.has_candidates):
             link.give_up(f"no answer within {self._connect_s:g} s")
 
-    def _again(self, link: Caller, session: Session) -> None:
+    def _attempt_in(self, wait_s: float, link: Caller, session: Session) -> None:
+        due = self._loop.time() + wait_s
+        session.timers.append(self._loop.call_at(due, self._again, link, session, due, wait_s))
+
+    def _again(self, link: Caller, session: Session, due: float, wait_s: float) -> None:
         """Attempt once more, after what the loop has in hand: it may be the answer."""
-        self._loop.call_soon(self._attempt, link, session)
+        if self._loop.time() - due > wait_s * _LAG:
+            self._attempt_in(wait_s, link, session)  # It was us who had no time.
+        else:
+            self._loop.call_soon(self._attempt, link, session)
 
     def _attempt(self, link: Caller, session: Session) -> None:
         if session.ended or session.established:
@@ -113,9 +135,6 @@ class Dialler:
         if session.begun and len(self._tasks) >= self._half_open_max:
             return  # First attempts of others come first.
         session.begun += 1
-        if session.begun < self._attempts_max:
-            wait_s = self._attempt_s * 2 ** (session.begun - 1)
-            session.timers.append(self._loop.call_later(wait_s, self._again, link, session))
         task = self._loop.create_task(self._try(link, session))
         session.attempts[task] = None
         self._tasks.add(task)
@@ -123,6 +142,8 @@ class Dialler:
 
     async def _try(self, link: Caller, session: Session) -> None:
         why = ""
+        if session.begun < self._attempts_max:
+            self._attempt_in(self._attempt_s * 2 ** (session.begun - 1), link, session)
 
         def established() -> None:
             session.established = True

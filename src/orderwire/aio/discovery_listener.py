@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from orderwire.aio.discovery_settings import TransportSettings, seconds
 from orderwire.aio.discovery_stream import DiscoveryStream
@@ -113,10 +114,11 @@ class Listener:
             if len(self._unknown) >= self._settings.unknown_max:
                 self._evict()
             self._open += 1
-            task = self._loop.create_task(self._take(accepted, host))
+            stream = self._make()
+            task = stream.attempt = self._loop.create_task(self._take(stream, accepted, host))
             self._unknown[task] = host
             self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
+            task.add_done_callback(partial(self._taken, stream, accepted))
 
     def _accept_again(self) -> None:
         if self._listening.fileno() >= 0:
@@ -131,21 +133,25 @@ class Listener:
         else:
             oldest.cancel()
 
-    async def _take(self, accepted: socket.socket, host: str) -> None:
+    async def _take(self, stream: DiscoveryStream, accepted: socket.socket, host: str) -> None:
         """Make a stream of an accepted connection, after the TLS handshake where there is one."""
-        task = asyncio.current_task()
-        assert task is not None
-        stream = self._make()
-        stream.attempt = task
+        hello_s = seconds(self._settings.hello_ns)
         try:
-            async with asyncio.timeout(seconds(self._settings.hello_ns)):
-                await self._loop.connect_accepted_socket(
-                    lambda: stream, accepted, ssl=self._context
-                )
-        except (OSError, TimeoutError) as error:
+            await self._loop.connect_accepted_socket(
+                lambda: stream,
+                accepted,
+                ssl=self._context,
+                ssl_handshake_timeout=hello_s if self._context is not None else None,
+            )
+        except OSError as error:
             self.refuse(host, f"no connection: {error or type(error).__name__}")
-        finally:
-            self._unknown.pop(task, None)
-            if not stream.was_opened:
-                self._open -= 1
-                accepted.close()
+
+    def _taken(
+        self, stream: DiscoveryStream, accepted: socket.socket, task: "asyncio.Task[None]"
+    ) -> None:
+        """Forget a connection of which no stream came: its task may never have begun."""
+        self.tasks.discard(task)
+        self._unknown.pop(task, None)
+        if not stream.was_opened:
+            self._open -= 1
+            accepted.close()

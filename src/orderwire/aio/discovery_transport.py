@@ -7,6 +7,7 @@ import logging
 import secrets
 import socket
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import count
 from typing import Self
 
@@ -222,9 +223,10 @@ class DiscoveryTransport:
         if self._ticker is not None:
             self._ticker.cancel()
         # Let the transports tell that they are closed, or their sockets are left to the collector.
-        async with asyncio.timeout(seconds(self.settings.close_ns)):
-            while self._streams:
-                await asyncio.sleep(0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds(self.settings.close_ns)):
+                while self._streams:
+                    await asyncio.sleep(0)
 
     # Connecting and accepting.
 
@@ -452,6 +454,7 @@ class DiscoveryTransport:
             link.leave()
 
 
+@lru_cache(4_096)
 def _numeric(address: Address) -> tuple[str, int]:
     """Return host and port; names are refused: a peer shall not make us ask for them.
 

@@ -1,19 +1,8 @@
 """ZooKeeper in place of a bootstrap server: ids, a total order of joins, and who is there.  [S002]
 
-Below `/orderwire/domains/DOMAIN/participants` every participant has one ephemeral znode whose name
-is all there is to know, `ADDRESS,NONCE,ID,INC,NUMBER`:
-
-- NUMBER is ZooKeeper's: it orders the joins, as the server's order of issue does. [FDP/1 P1]
-- An incarnation is E · 2³² + NUMBER, where E is the second at which the domain began: ensembles
-  that lose their data begin to count anew, and what counts from a later second is newer. [R1]
-- In an id space of 2⁶⁴ the id is the incarnation with its bits reversed: never used twice, and not
-  in the order of joining.  A smaller space has a second folder, `ids`, with an ephemeral znode for
-  each id in use; a free one is drawn, and ZooKeeper lets only one participant make it.
-- ID and INC are empty at first, since they follow from NUMBER.  A participant whose session has
-  ended keeps id and incarnation, as nobody else can have got them, and enters itself again.
-
-A newcomer reads the names once, in one request, and nobody watches them: n joins would tell n²/2.
-Later each reads them now and then, as it would renew a lease, and meets who is new to it. [R16]
+A newcomer makes its znode and reads all others' names once, in one request; nobody watches them, as
+n joins would tell n²/2.  Later each reads them now and then, as it would renew a lease, and meets
+who is new to it. [FDP/1 R16]  What the names say: `orderwire.aio.zookeeper_entries`.
 """
 
 import asyncio
@@ -23,7 +12,6 @@ import secrets
 from collections.abc import Callable
 from random import Random
 from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
@@ -38,6 +26,7 @@ from orderwire.aio.zookeeper_client import (
     ZookeeperRefused,
     ZookeeperUnavailable,
 )
+from orderwire.aio.zookeeper_entries import DomainData, Entry, Folder, domain_path, is_before
 from orderwire.discovery.commands import Granted, IdWanted, Meet
 from orderwire.discovery.effects import Address
 from orderwire.discovery.messages import Contact
@@ -46,11 +35,6 @@ from orderwire.kernel import NS_PER_MS, NS_PER_S, LocalProtocolError
 
 _LOG = logging.getLogger(__name__)
 
-ROOT = "/orderwire/domains"
-NUMBER_BITS = 32
-NAME_CHARS_MAX = 400
-_NUMBER_DIGITS = 10
-_FIELDS = 5
 _DRAWS_MAX = 100
 """Ids tried that turn out to be somebody's before the folder is read again."""
 
@@ -63,91 +47,6 @@ class BootstrapTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     retry_min_ns: int = 100 * NS_PER_MS
     retry_max_ns: int = 5 * NS_PER_S
     """Pause after what failed, doubling from the first to the second."""
-
-
-class DomainData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the participants' folder holds."""
-
-    id_space: int
-    """Ids are below it; whoever begins the domain says it for all."""
-
-
-class Entry(msgspec.Struct, frozen=True):
-    """One participant's znode, from its name."""
-
-    address: Address
-    nonce: str
-    """Which process entered it, in how it names itself to ZooKeeper."""
-    id: int | None
-    inc: int | None
-    number: int
-
-    @classmethod
-    def parse(cls, name: str) -> "Entry | None":
-        """Read a name; None for one that no correct participant makes."""
-        fields = name.split(",")
-        if len(name) > NAME_CHARS_MAX or len(fields) != _FIELDS:
-            return None
-        address, nonce, identity, inc, number = fields
-        try:
-            split_address(address)
-            entry = cls(
-                address,
-                nonce,
-                int(identity, 16) if identity else None,
-                int(inc, 16) if inc else None,
-                int(number) % (1 << NUMBER_BITS),
-            )
-        except (LocalProtocolError, ValueError):
-            return None
-        largest = max(entry.id or 0, entry.inc or 0)
-        if largest >= ID_SPACE_MAX or min(entry.id or 0, entry.inc or 0) < 0 or len(address) > 255:
-            return None
-        return entry
-
-    def prefix(self) -> str:
-        """Return the name without its number."""
-        identity = "" if self.id is None else f"{self.id:x}"
-        inc = "" if self.inc is None else f"{self.inc:x}"
-        return f"{self.address},{self.nonce},{identity},{inc},"
-
-
-class Folder(msgspec.Struct, frozen=True):
-    """A domain in ZooKeeper."""
-
-    path: str
-    id_space: int
-    epoch: int
-
-    @property
-    def participants(self) -> str:
-        """Where the participants' znodes are."""
-        return f"{self.path}/participants"
-
-    @property
-    def ids(self) -> str:
-        """Where a small space's ids are."""
-        return f"{self.path}/ids"
-
-    def contact(self, entry: Entry) -> Contact | None:
-        """Return whom an entry names; None when it names nobody of this domain."""
-        inc = entry.inc if entry.inc is not None else self.epoch << NUMBER_BITS | entry.number
-        identity = entry.id
-        if identity is None:
-            if self.id_space != ID_SPACE_MAX:
-                return None
-            identity = spread(inc)
-        return Contact(identity, entry.address, inc) if identity < self.id_space else None
-
-
-def spread(inc: int) -> int:
-    """Return the id of an incarnation: its 64 bits in reverse. [S002 spec 0.8]"""
-    return int(f"{inc:064b}"[::-1], 2)
-
-
-def domain_path(domain: str) -> str:
-    """Return the znode of a domain, whatever characters its name has."""
-    return f"{ROOT}/{quote(domain, safe='').replace('.', '%2E')}"
 
 
 class ZookeeperBootstrap:
@@ -201,8 +100,10 @@ class ZookeeperBootstrap:
         self._known: Folder | None = None
         self._tried = False
         """There may be znodes of ours."""
+        self._name: str | None = None
+        """Of our znode of this session."""
         self._claim: str | None = None
-        """Our znode among the ids, of this session."""
+        """Our last znode among the ids."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -229,7 +130,7 @@ class ZookeeperBootstrap:
 
     def _on_session(self, session: Session) -> None:
         if session is Session.LOST:
-            self._known = self._claim = None  # The ensemble may have begun anew.
+            self._known = self._name = None  # The ensemble may have begun anew.
         self._changed.set()
 
     # -- the work ---------------------------------------------------------------------------
@@ -270,7 +171,7 @@ class ZookeeperBootstrap:
             return
         assert self._held is not None
         entries = await self._entries(folder)
-        if not any(each.nonce == self._nonce for each, _ in entries):
+        if self._name is None or not any(name == self._name for _, name in entries):
             await self._enter_again(folder, *self._held)
             entries = await self._entries(folder)
         members = self._contacts(folder, entries, None)
@@ -332,6 +233,7 @@ class ZookeeperBootstrap:
         Then the node learns that from the other, and wants a new one. [R11.1]
         """
         lost = self.client.sessions_lost
+        await self._withdraw(folder)  # What is there of a session that we gave up.
         if folder.id_space != ID_SPACE_MAX and not await self._take(folder, identity):
             return
         await self._enter(folder, identity, inc, lost)
@@ -347,7 +249,8 @@ class ZookeeperBootstrap:
         if self.client.sessions_lost != lost:
             raise SessionExpired("the session ended while the participant was entered")
         self.entered += 1
-        entry = Entry.parse(path.rpartition("/")[2])
+        self._name = path.rpartition("/")[2]
+        entry = Entry.parse(self._name)
         assert entry is not None, path
         return entry
 
@@ -357,6 +260,7 @@ class ZookeeperBootstrap:
             if entry.nonce == self._nonce:
                 with contextlib.suppress(NoZnode):
                     await self.client.delete(f"{folder.participants}/{name}")
+        self._name = None
         claim, self._claim = self._claim, None
         if claim is not None:
             with contextlib.suppress(NoZnode):
@@ -429,7 +333,7 @@ class ZookeeperBootstrap:
             assert contact is not None
             if entry.address == self._address or entry.nonce == self._nonce:
                 continue
-            if before is not None and not _is_before(entry.number, before):
+            if before is not None and not is_before(entry.number, before):
                 continue
             known = newest.get(entry.address)
             if known is None or known[1].inc < contact.inc:
@@ -439,11 +343,6 @@ class ZookeeperBootstrap:
 
 class _Unusable(Exception):
     """The domain's znodes are not as ours; the message says how."""
-
-
-def _is_before(number: int, other: int) -> bool:
-    """Whether the first of two numbers was given first: they count on from 2³² at 0."""
-    return 0 < (other - number) % (1 << NUMBER_BITS) < 1 << (NUMBER_BITS - 1)
 
 
 def _by_number(each: tuple[int, Any]) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from discovery_net import Place, RawPeer, in_virtual_time, until
 
+from orderwire.aio.addresses import split_address
 from orderwire.aio.discovery_frames import HELLO_BYTES_MAX, FrameKind, frame
 from orderwire.kernel import NS_PER_S
 
@@ -174,6 +175,22 @@ def test_a_message_that_does_not_end_is_cut_off_in_time() -> None:
     in_virtual_time(work)
 
 
+def test_a_frame_that_comes_byte_by_byte_is_cut_off_in_time() -> None:
+    async def work() -> None:
+        place = await Place.open(frame_ns=2 * NS_PER_S)
+        peer = await chosen(place)
+        begun = asyncio.get_running_loop().time()
+        while not place.unreachable:
+            peer.send(b"\x00" if asyncio.get_running_loop().time() > begun else b"\xff\xff\xe3")
+            await asyncio.sleep(0.5)
+        assert asyncio.get_running_loop().time() - begun < 5
+        assert place.refused == 1
+        await peer.close()
+        await place.transport.close()
+
+    in_virtual_time(work)
+
+
 def test_a_long_message_that_arrives_steadily_is_waited_for() -> None:
     async def work() -> None:
         place = await Place.open(frame_ns=2 * NS_PER_S, frame_bytes_per_s_min=1_000)
@@ -214,6 +231,23 @@ def test_of_many_that_say_nothing_the_oldest_make_room() -> None:
         for peer in silent:
             await peer.close()
         await until(lambda: place.transport.open_sockets == 0)
+        await place.transport.close()
+
+    in_virtual_time(work)
+
+
+def test_those_that_come_at_once_are_counted_once_each() -> None:
+    async def work() -> None:
+        place = await Place.open(unknown_max=5)
+        where = split_address(place.address)
+        silent = [socket.create_connection(where) for _ in range(20)]
+        await until(lambda: place.refused >= 15)
+        await asyncio.sleep(1)
+        assert place.refused == 15
+        assert place.transport.open_sockets == 5
+        await still_works(place)
+        for each in silent:
+            each.close()
         await place.transport.close()
 
     in_virtual_time(work)

@@ -106,6 +106,27 @@ def test_a_handshake_that_does_not_go_on_is_given_up(tmp_path: Path) -> None:
     in_virtual_time(work)
 
 
+def test_handshakes_that_failed_leave_their_place_to_others(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "domain")
+
+    async def work() -> None:
+        places = [
+            await Place.open(credentials=authority.credentials(name), inbound_max=2)
+            for name in ("ana", "bo")
+        ]
+        for number in range(4):
+            peer = await RawPeer.call(places[0])
+            peer.send(b"no TLS at all, but long enough to be taken for some")
+            await peer.rest()
+            await peer.close()
+            await until(lambda: places[0].refused == number + 1)  # noqa: B023
+        places[1].post(places[0], b"m")
+        await until(lambda: places[0].messages() == [b"m"])
+        await asyncio.gather(*(place.transport.close() for place in places))
+
+    in_virtual_time(work)
+
+
 def test_with_credentials_other_machines_may_call(tmp_path: Path) -> None:
     credentials = Authority(tmp_path, "domain").credentials("ana")
 
