@@ -62,8 +62,9 @@ class DiscoveryRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """T_fail: evidence of a peer that is older lists nobody."""
     settle_ns: int = 10_000_000_000
     """Views are right when this long nobody has begun, left, died or changed its MAP."""
-    margin_ns: int = 1_000_000_000
-    """How long a message may travel, over all hops: evidence looks younger by as much."""
+    margin_ns: int = 2_000_000_000
+    """How long a message may travel over all hops, for its evidence looks younger by as much; and
+    how long an entry may stay when its evidence has become too old."""
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

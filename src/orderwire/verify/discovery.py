@@ -245,7 +245,7 @@ class Domain:
                 age_ns = event.clock_ns - event.arrived_ns
                 latest = event.time_ns + self.settings.epsilon_ns
                 kinds = {
-                    "stale": age_ns > self.promise.fail_ns,
+                    "stale": age_ns > self.promise.fail_ns + self.promise.margin_ns,
                     "resurrected": ended is not None
                     and event.time_ns > ended + self.promise.fail_ns + margin,
                     "too-fresh": ended is not None and event.time_ns - age_ns > ended + margin,

@@ -51,7 +51,7 @@ class DomainFaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     risen: float = 0.0
     """Ends after which somebody learns the dead one again, much too late."""
     stale: float = 0.0
-    """Pairs learnt from evidence older than T_fail."""
+    """Pairs learnt from evidence much older than T_fail."""
 
 
 class DomainSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -179,7 +179,7 @@ def _all_rows(settings: DomainSettings) -> Iterator[_Rows]:
     told = {"id": lives.id[owner], "inc": lives.incarnation[owner]}
     watcher = lives.process[observer]
     one = np.ones(len(owner), np.int64)
-    age = np.where(stale, promise.fail_ns + 1_000, 0)
+    age = np.where(stale, promise.fail_ns + promise.margin_ns + 1_000, 0)
     yield _rows(watcher, LEARN, learnt, **told, number=one, age=age)
     by_join = lives.adopt[owner] > lives.adopt[observer]
     hop = 1 + (chance.random(len(owner)) * np.log2(max(2, count))).astype(np.int64)

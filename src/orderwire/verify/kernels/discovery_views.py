@@ -176,7 +176,7 @@ def judge_views(listings: Listings, right: Spans, facts: Facts, lives: I64) -> t
 def judge_evidence(listings: Listings, facts: Facts, settings: RunSettings) -> pa.Table:
     """D3: nobody comes back to life; evidence is young, and of what there was.
 
-    Kinds: `stale` (evidence older than T_fail), `resurrected` (learnt later after its end than
+    Kinds: `stale` (evidence much older than T_fail), `resurrected` (learnt later after its end than
     evidence of it lives), `too-fresh` (the evidence is said to be newer than its end),
     `after-left` (it had said goodbye), `invented` (that MAP had not been told by then).
     """
@@ -191,7 +191,7 @@ def judge_evidence(listings: Listings, facts: Facts, settings: RunSettings) -> p
     published[listings.version == 0] = TIME_MIN
     evidence = listings.from_ns - listings.evidence_ns
     found = {
-        "stale": listings.evidence_ns > promise.fail_ns,
+        "stale": listings.evidence_ns > promise.fail_ns + promise.margin_ns,
         "resurrected": listings.from_ns > ended + promise.fail_ns + margin,
         "too-fresh": evidence > ended + margin,
         "after-left": listings.after_left,
