@@ -271,8 +271,9 @@ class ZookeeperBootstrap:
 
     async def _draw(self, folder: Folder) -> int:
         """Take a free id.  Raises _Unusable when there is none."""
-        await self.client.ensure(folder.ids)
-        taken = {name for name in await self.client.children(folder.ids) if len(name) <= 16}
+        taken: set[str] = set()
+        with contextlib.suppress(NoZnode):  # Nobody has taken any yet.
+            taken.update(await self.client.children(folder.ids))
         if self._wish is not None and self._wish < folder.id_space:
             if await self._take(folder, self._wish):
                 return self._wish
@@ -300,12 +301,12 @@ class ZookeeperBootstrap:
         path = f"{folder.ids}/{identity:x}"
         self._claim = path
         try:
-            await self.client.ensure(folder.ids)
-            await self.client.create(path, self._nonce.encode(), ephemeral=True)
+            try:
+                await self.client.create(path, self._nonce.encode(), ephemeral=True)
+            except NoZnode:
+                await self.client.ensure(folder.ids)
+                await self.client.create(path, self._nonce.encode(), ephemeral=True)
         except ZnodeExists:
-            with contextlib.suppress(NoZnode):
-                if (await self.client.get(path)).data == self._nonce.encode():
-                    return True  # Made by us; the answer was lost.
             self._claim = None
             return False
         return True

@@ -10,15 +10,16 @@ ZookeeperUnavailable: it may have been carried out all the same.
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient
-from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
@@ -82,6 +83,11 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     retry_min_ns: int = 100 * NS_PER_MS
     retry_max_ns: int = 2 * NS_PER_S
     """Pause between rounds of attempts to connect, doubling from the first to the second."""
+    give_up_ns: int = 30 * NS_PER_S
+    """A session without a connection for so long is given up for a new one.  ZooKeeper never lets
+    a client back that has seen more than the server: not after it has lost its data."""
+    close_ns: int = 2 * NS_PER_S
+    """How long closing waits for the server, where there is a connection."""
 
 
 class Znode(msgspec.Struct, frozen=True):
@@ -145,13 +151,18 @@ class ZookeeperClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connected = asyncio.Event()
         self._kazoo: Any = None
+        self._giving_up: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
         """Begin to connect; operations wait for the connection."""
         assert self._kazoo is None
-        settings = self.settings
         self._loop = asyncio.get_running_loop()
-        self._kazoo = KazooClient(
+        self._begin()
+
+    def _begin(self) -> None:
+        """Have kazoo seek a session of its own."""
+        settings = self.settings
+        kazoo = self._kazoo = KazooClient(
             hosts=",".join(self._where.servers),
             timeout=settings.session_ns / NS_PER_S,
             connection_retry=KazooRetry(
@@ -161,16 +172,23 @@ class ZookeeperClient:
             ),
             logger=_KAZOO_LOG,
         )
-        self._kazoo.add_listener(self._in_kazoo)
-        self._kazoo.start_async()
+        kazoo.add_listener(partial(self._in_kazoo, kazoo))
+        kazoo.start_async()
 
     async def close(self) -> None:
         """End the session, and its ephemeral znodes with it."""
         kazoo, self._kazoo = self._kazoo, None
-        if kazoo is None:
+        if kazoo is None or self._loop is None:
             return
         self._on_session = None
-        await asyncio.to_thread(_stop, kazoo)
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+        closed = asyncio.Event()
+        _in_thread(_stop, kazoo, self._loop, closed.set)
+        if self._connected.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.settings.close_ns / NS_PER_S):
+                    await closed.wait()
         self._told(Session.LOST)
 
     async def __aenter__(self) -> Self:
@@ -269,14 +287,33 @@ class ZookeeperClient:
 
     # -- the session ------------------------------------------------------------------------
 
-    def _in_kazoo(self, state: Any) -> None:
+    def _in_kazoo(self, kazoo: Any, state: Any) -> None:
         """Called by kazoo in its own thread."""
         assert self._loop is not None
         with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits.
-            self._loop.call_soon_threadsafe(self._told, _SESSIONS[state])
+            self._loop.call_soon_threadsafe(self._told_by, kazoo, _SESSIONS[state])
+
+    def _told_by(self, kazoo: Any, session: Session) -> None:
+        if kazoo is self._kazoo:
+            self._told(session)
+
+    def _give_up(self) -> None:
+        """Begin anew after a session that no server would continue."""
+        kazoo, loop = self._kazoo, self._loop
+        assert loop is not None
+        _LOG.warning("no ZooKeeper at %s continues our session: it is given up", self.ensemble)
+        _in_thread(_stop, kazoo, loop, lambda: None)
+        self._begin()
+        self._told(Session.LOST)
 
     def _told(self, session: Session) -> None:
         self.session = session
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+            self._giving_up = None
+        if session is Session.SUSPENDED and self._loop is not None:
+            wait_s = self.settings.give_up_ns / NS_PER_S
+            self._giving_up = self._loop.call_later(wait_s, self._give_up)
         if session is Session.CONNECTED:
             self._connected.set()
         else:
@@ -287,10 +324,17 @@ class ZookeeperClient:
             self._on_session(session)
 
 
-def _stop(kazoo: Any) -> None:
-    """End kazoo's threads; it waits for one that is trying to connect."""
+def _in_thread(work: Callable[..., None], *arguments: Any) -> None:
+    """Do what may wait for a server that is silent, and what no end of ours waits for."""
+    threading.Thread(target=work, args=arguments, daemon=True).start()
+
+
+def _stop(kazoo: Any, loop: asyncio.AbstractEventLoop, then: Callable[[], object]) -> None:
+    """End kazoo's threads."""
     try:
         kazoo.stop()
         kazoo.close()
-    except (kazoo_errors.KazooException, KazooTimeoutError, OSError) as error:
+    except Exception as error:  # It may find its own thread still at work.
         _LOG.warning("closing a ZooKeeper session: %r", error)
+    with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits.
+        loop.call_soon_threadsafe(then)

@@ -46,7 +46,25 @@ ATTEMPTS_MAX = 5
 """Free ports tried, should one be taken in the moment between being free and being bound."""
 _PROBE_S = 0.05
 _PROBE_BYTES_MAX = 8_192
-_LOG_BYTES_SHOWN = 2_000
+_LOG_CHARS_SHOWN = 2_000
+
+_LOGGING = """
+status = error
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = zookeeper.log
+appender.file.filePattern = zookeeper.log.%i
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{ISO8601} %-5p %c{1}: %m%n
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 1MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 2
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+"""
+"""Warnings and errors go to a file of bounded size in the server's folder."""
 
 _WATCH = """
 read -r word
@@ -130,7 +148,7 @@ class ManagedZookeeper:
 
     @property
     def data(self) -> Path:
-        """Its folder: snapshots, logs, its configuration and what it wrote (`zookeeper.out`)."""
+        """Its folder: what it stores, its configuration and `zookeeper.log`."""
         assert self._data is not None, "the server has not started"
         return self._data
 
@@ -195,9 +213,13 @@ class ManagedZookeeper:
                 port.close()
             config = data / "zookeeper.cfg"
             config.write_text(_configuration(settings, data, port_number))
+            (data / "logging.properties").write_text(_LOGGING)
+            for old in data.glob("zookeeper.log*"):
+                old.unlink()
             order = [program, f"-Xmx{settings.heap_mib}m", "-XX:+UseSerialGC", "-Xshare:auto"]
             order += ["-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError"]
-            order += [f"-Dzookeeper.preAllocSize={settings.log_kib}", "-Dlog4j2.level=WARN"]
+            order += [f"-Dzookeeper.preAllocSize={settings.log_kib}"]
+            order += ["-Dlog4j2.configurationFile=logging.properties"]
             order += [f"-Dzookeeper.snapCount={settings.snapshot_transactions}"]
             order += ["-Dzookeeper.jmx.log4j.disable=true", "-cp", os.pathsep.join(map(str, jars))]
             order += ["org.apache.zookeeper.server.quorum.QuorumPeerMain", str(config)]
@@ -207,6 +229,7 @@ class ManagedZookeeper:
                 stdin=subprocess.DEVNULL,
                 stdout=written,
                 stderr=subprocess.STDOUT,
+                cwd=data,
                 start_new_session=True,
                 pass_fds=(lock,),  # It is the server that holds the lock.
                 env={**os.environ, "LC_ALL": "C.UTF-8"},  # For folders named beyond ASCII.
@@ -238,18 +261,20 @@ class ManagedZookeeper:
         while time.monotonic() < end:
             status = self._java.poll()
             if status is not None:
-                raise ZookeeperDidNotStart(f"ZooKeeper ended with status {status}: {self._said()}")
+                raise ZookeeperDidNotStart(f"ZooKeeper ended with status {status}: {self.said()}")
             if ours in _asked(self.settings.host, port):
                 return
             time.sleep(_PROBE_S)
         raise ZookeeperDidNotStart(
             f"ZooKeeper does not serve after {self.settings.start_ns // NS_PER_MS} ms:"
-            f" {self._said()}"
+            f" {self.said()}"
         )
 
-    def _said(self) -> str:
-        said = (self.data / "zookeeper.out").read_text(errors="replace").strip()
-        return said[-_LOG_BYTES_SHOWN:] or "it wrote nothing"
+    def said(self) -> str:
+        """Return the end of what it wrote since it was started last."""
+        files = [self.data / name for name in ("zookeeper.out", "zookeeper.log")]
+        said = "\n".join(file.read_text(errors="replace") for file in files if file.exists())
+        return said.strip()[-_LOG_CHARS_SHOWN:] or "it wrote nothing"
 
     def _end(self, *, kill: bool) -> None:
         java, self._java = self._java, None

@@ -54,8 +54,7 @@ def command(port: int, host: str, data: Path | None, insecure: bool, as_json: bo
                 except TimeoutError:
                     continue
                 return EXIT_GOOD
-            progress(f"the server has ended; it wrote to {server.data / 'zookeeper.out'}:")
-            progress((server.data / "zookeeper.out").read_text(errors="replace")[-2_000:])
+            progress(f"the server has ended by itself: {server.said()}")
         return EXIT_FAILED
 
     run_until_stopped(work)

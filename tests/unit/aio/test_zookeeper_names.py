@@ -5,15 +5,9 @@ from pathlib import Path
 import pytest
 
 from orderwire.aio.addresses import split_address
-from orderwire.aio.discovery_zookeeper import (
-    Entry,
-    Folder,
-    ZookeeperBootstrap,
-    _is_before,
-    domain_path,
-    spread,
-)
+from orderwire.aio.discovery_zookeeper import ZookeeperBootstrap
 from orderwire.aio.zookeeper_client import SERVERS_MAX, Ensemble
+from orderwire.aio.zookeeper_entries import Entry, Folder, domain_path, is_before, spread
 from orderwire.aio.zookeeper_server import (
     ZookeeperServerSettings,
     _configuration,
@@ -86,11 +80,11 @@ def test_spread_is_a_permutation_that_parts_neighbours() -> None:
 
 def test_numbers_go_on_behind_the_largest() -> None:
     last = (1 << 32) - 1
-    assert _is_before(1, 2)
-    assert _is_before((1 << 31) - 1, 1 << 31)
-    assert _is_before(last, 0)
-    assert not _is_before(0, last)
-    assert not _is_before(5, 5)
+    assert is_before(1, 2)
+    assert is_before((1 << 31) - 1, 1 << 31)
+    assert is_before(last, 0)
+    assert not is_before(0, last)
+    assert not is_before(5, 5)
 
 
 @pytest.mark.parametrize("domain", ["plain", "a/b", "..", ".", "ü,\n%2F", "zookeeper"])
