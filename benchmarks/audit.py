@@ -4,6 +4,7 @@
 by slice; `spark` is the default shape (tasks read their own slices), `shuffled` the one for tables
 without files.  Spark's CPU is that of the JVM and of Python's workers and of what the driver does,
 in a session that has audited before; what its first audit costs is told by itself.
+`discovery` is the same for traces of domains: one process and Spark.
 Every contestant must find the same violations.
 """
 
@@ -26,6 +27,11 @@ from orderwire.pipeline.audit_jobs import audit_files, audit_frame
 from orderwire.pipeline.session import SessionSettings, spark_session
 from orderwire.trace.schema import arrow_schema, spark_ddl
 from orderwire.verify.audit import audit, plan_run
+from orderwire.verify.discovery_synthetic import (
+    DomainFaults,
+    DomainSettings,
+    synthetic_domain_batches,
+)
 from orderwire.verify.kernels.slices import audit_slice
 from orderwire.verify.kernels.survey import SURVEYED, survey
 from orderwire.verify.report import Report
@@ -35,6 +41,11 @@ from orderwire.verify.synthetic import Faults, SyntheticSettings, synthetic_batc
 SIZES = (100_000, 1_000_000, 2_000_000, 10_000_000)
 QUICK_SIZES = (20_000, 100_000)
 MEMBERS = (5, 20, 100, 200)
+PARTICIPANTS = (128, 256, 512)
+QUICK_PARTICIPANTS = (32, 64)
+HEARTBEATS = 2
+"""Of each participant: most events of a domain are broadcasts that say nothing new."""
+DOMAIN_FAULTS = DomainFaults(unheard=0.0001, outdated=0.0001, immortal=0.001)
 MEMBERS_EVENTS = 400_000
 WARM_EVENTS = 500_000
 """The session's first audit, told by itself: enough events for a worker on each core."""
@@ -58,10 +69,12 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """Of it, this process."""
 
 
-def make_trace(path: Path, settings: SyntheticSettings) -> None:
+def make_trace(path: Path, settings: SyntheticSettings | DomainSettings) -> None:
     """Write a trace in the order of time."""
+    of_order = isinstance(settings, SyntheticSettings)
+    batches = synthetic_batches(settings) if of_order else synthetic_domain_batches(settings)
     with pq.ParquetWriter(path, arrow_schema(), compression="zstd") as writer:
-        for batch in synthetic_batches(settings):
+        for batch in batches:
             writer.write_table(pa.Table.from_batches([batch]), row_group_size=ROW_GROUP_EVENTS)
 
 
@@ -130,9 +143,10 @@ def shuffled(spark: SparkSession, path: Path) -> Report:
 
 
 def compare(
-    spark: SparkSession, path: Path, events: int, repeats: int
+    spark: SparkSession, path: Path, repeats: int, *, ordered: bool
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """Audit one trace with every contestant, in turn."""
+    """Audit one trace with every contestant, in turn; kernels alone where it is of order."""
+    events = pq.read_metadata(path).num_rows
     contestants: dict[str, Callable[[], Report]] = {
         "one_process": lambda: one_process(path),
         "spark": lambda: on_spark(spark, path),
@@ -146,14 +160,16 @@ def compare(
             cost, found = measured(work)
             costs[name].append(cost)
             reports.append(found)
-        kernels.append(kernel_cpu_s(path))
+        if ordered:
+            kernels.append(kernel_cpu_s(path))
     assert all(found == reports[0] for found in reports), "contestants differ in what they found"
     count = reports[0].runs[0].events
     row: dict[str, Any] = {
         "events": count,
         "violations": {check.id: check.violations for check in reports[0].checks},
-        "kernel_us_per_event": round(1e6 * statistics.median(kernels) / count, 3),
     }
+    if kernels:
+        row["kernel_us_per_event"] = round(1e6 * statistics.median(kernels) / count, 3)
     for name, runs in costs.items():
         cpu = statistics.median(run.cpu_s for run in runs)
         row[name] = {
@@ -206,11 +222,25 @@ def main() -> int:
             path = folder / f"{events}.parquet"
             make_trace(path, SyntheticSettings(events=events, faults=FAULTS))
             repeats = 1 if events > 2_000_000 else options.repeats
-            row, over = compare(spark, path, events, repeats)
+            row, over = compare(spark, path, repeats, ordered=True)
             path.unlink()
             rows[str(events)], one[events] = row, row["one_process"]["cpu_s"]
             ratios |= {f"{k}_cpu_over_one_process_{events}": value for k, value in over.items()}
         members = by_members(folder, MEMBERS_EVENTS if not options.quick else 40_000)
+        domains: dict[str, Any] = {}
+        for participants in QUICK_PARTICIPANTS if options.quick else PARTICIPANTS:
+            path = folder / f"domain-{participants}.parquet"
+            settings_of_domain = DomainSettings(
+                participants=participants, heartbeats=HEARTBEATS, faults=DOMAIN_FAULTS
+            )
+            make_trace(path, settings_of_domain)
+            row, over = compare(spark, path, options.repeats, ordered=False)
+            path.unlink()
+            domains[str(participants)] = row
+            ratios |= {
+                f"{k}_cpu_over_one_process_domain_{participants}": value
+                for k, value in over.items()
+            }
     for events in sizes:
         if 2 * events in one:
             ratios[f"one_process_cpu_doubling_{events}"] = round(one[2 * events] / one[events], 3)
@@ -219,6 +249,7 @@ def main() -> int:
         ours={
             "by_events": rows,
             "kernel_us_per_event_by_members": members,
+            "discovery_by_participants": domains,
             "first_audit_of_a_session": {"events": WARM_EVENTS, **msgspec.to_builtins(first)},
             "targets": TARGETS,
         },
