@@ -4,6 +4,7 @@ import msgspec
 
 from orderwire.discovery.effects import DiscoveryEffects, Post
 from orderwire.discovery.messages import (
+    HOPS_MAX,
     Broadcast,
     Contact,
     Heartbeat,
@@ -86,7 +87,7 @@ class Broadcasts:
         """Send on what has come, unless this range has been served. [R10]"""
         roster = self._roster
         assert roster.me is not None
-        if self.muted:
+        if self.muted or message.hop >= HOPS_MAX:
             return []
         row, direction = message.row, message.direction
         key = (row.id, row.inc, message.seq, direction)

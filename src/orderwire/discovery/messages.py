@@ -11,8 +11,13 @@ import msgspec
 
 from orderwire.kernel import RemoteProtocolError
 
+COUNT_MAX = (1 << 63) - 1
+HOPS_MAX = 1 << 16
+"""A copy that came so far is not relayed."""
+
 Id = Annotated[int, msgspec.Meta(ge=0)]
-Count = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
+Hops = Annotated[int, msgspec.Meta(ge=0, le=HOPS_MAX)]
 Text = Annotated[str, msgspec.Meta(max_length=255)]
 """An address or a guid."""
 Direction = Annotated[int, msgspec.Meta(ge=-1, le=1)]
@@ -120,7 +125,7 @@ class IdReply(msgspec.Struct, frozen=True, array_like=True, tag=2, gc=False):
     guid: Text
     id: Id
     inc: Count
-    id_space: Count
+    id_space: Id
     """Ids are 0 … id_space-1; 0 stands for 2⁶⁴."""
     members: tuple[Contact, ...]
 
@@ -203,7 +208,7 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag=16, gc=False):
     frm: Id
     row: Row
     seq: Count
-    hop: Count
+    hop: Hops
     hi: Id
     direction: Direction
     first: bool
@@ -233,7 +238,7 @@ class Update(msgspec.Struct, frozen=True, array_like=True, tag=18, gc=False):
     frm: Id
     row: Row
     seq: Count
-    hop: Count
+    hop: Hops
     hi: Id
     direction: Direction
     base: Count
@@ -247,7 +252,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag=19, gc=False):
     frm: Id
     row: Row
     seq: Count
-    hop: Count
+    hop: Hops
     hi: Id
     direction: Direction
 
@@ -259,7 +264,7 @@ class Leave(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
     frm: Id
     row: Row
     seq: Count
-    hop: Count
+    hop: Hops
     hi: Id
     direction: Direction
 

@@ -16,6 +16,8 @@ from orderwire.kernel import NS_PER_MS, Instant
 
 RECORD_LIFE_FAILS = 4
 """A record without evidence is forgotten after this many fail times, in a large id space."""
+AGE_MS_MAX = 1 << 40
+"""Ages beyond 34 years are told as this: what a peer says of an age must not outgrow its field."""
 
 
 class Merge(Enum):
@@ -121,6 +123,7 @@ class Roster:
             return Merge.NOTHING
         if row.status is Status.LEFT:
             entry.hb, entry.ver = max(entry.hb, row.hb), max(entry.ver, row.ver)
+            entry.fresh = max(entry.fresh, now - age_ns)
             self._end(entry, Status.LEFT)
             return Merge.NEWS
         change = Merge.NOTHING
@@ -260,6 +263,8 @@ class Roster:
                 forgotten.append(entry.id)
         for identity in forgotten:
             del self.entries[identity]
+            if identity not in self.contacts:
+                self._suspects.pop(identity, None)
         for identity, since in list(self._contact_since.items()):
             if now - since > settings.fail_ns:
                 self.drop_contact(identity)
@@ -348,7 +353,7 @@ class Roster:
             entry.inc,
             entry.ver,
             entry.hb,
-            max(0, age_ms),
+            min(max(0, age_ms), AGE_MS_MAX),
             entry.addr,
             entry.status,
             entry.map is not None and entry.map.ver == entry.ver,

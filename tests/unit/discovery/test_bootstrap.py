@@ -1,4 +1,4 @@
-"""The bootstrap server: leases, the full list, what it does when it is full, and without its table."""
+"""The bootstrap server: leases, the full list, when it is full, and without its table."""
 
 from typing import Any
 

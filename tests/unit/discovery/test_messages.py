@@ -1,0 +1,119 @@
+"""The messages on the wire: round trips, what is refused, what they are estimated to take."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from drawn_messages import KINDS, of_kind
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orderwire.discovery.messages import (
+    COUNT_MAX,
+    HOPS_MAX,
+    MESSAGE_BYTES_MAX,
+    Carried,
+    Contact,
+    Heartbeat,
+    Join,
+    JoinAck,
+    MapRecord,
+    Message,
+    NotMe,
+    Row,
+    Status,
+    Sync,
+    decode,
+    encode,
+    nominal_bytes,
+)
+from orderwire.discovery.ring import UP
+from orderwire.kernel import RemoteProtocolError
+
+ROW = Row(5, 1 << 40, 3, 4, 5, "127.0.0.1:7400", Status.LIVE, True)
+
+
+@given(data=st.data(), kind=st.sampled_from(KINDS))
+def test_every_message_comes_back_as_it_went(data: st.DataObject, kind: type[Message]) -> None:
+    message = data.draw(of_kind(kind, 64))
+    encoded = encode(message)
+    assert decode(encoded) == message
+    assert decode(bytearray(encoded)) == decode(memoryview(encoded)) == message
+    assert nominal_bytes(message) > 0
+
+
+@given(
+    data=st.data(),
+    kind=st.sampled_from(KINDS),
+    cut=st.integers(0, 40),
+    flips=st.lists(st.tuples(st.integers(0, 200), st.integers(1, 255)), max_size=4),
+)
+def test_spoilt_bytes_are_refused_and_nothing_else_is_raised(
+    data: st.DataObject, kind: type[Message], cut: int, flips: list[tuple[int, int]]
+) -> None:
+    spoilt = bytearray(encode(data.draw(of_kind(kind, 64))))
+    for at, mask in flips:
+        spoilt[at % len(spoilt)] ^= mask
+    for each in (bytes(spoilt), bytes(spoilt[: len(spoilt) - cut]), bytes(spoilt) + b"\x00" * cut):
+        try:
+            found = decode(each)
+        except RemoteProtocolError:
+            continue
+        assert decode(encode(found)) == found
+
+
+@given(st.binary(max_size=64))
+def test_bytes_of_chance_raise_nothing_else(data: bytes) -> None:
+    try:
+        decode(data)
+    except RemoteProtocolError:
+        return
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Heartbeat(0, 0, ROW, 1, HOPS_MAX + 1, 0, UP),
+        Heartbeat(0, 0, ROW, 1, 1, 0, 2),
+        Heartbeat(0, 0, ROW, COUNT_MAX + 1, 1, 0, UP),
+        Heartbeat(0, -1, ROW, 1, 1, 0, UP),
+        Sync(0, 0, (msgspec.structs.replace(ROW, inc=COUNT_MAX + 1),)),
+        Sync(0, 0, (msgspec.structs.replace(ROW, addr="x" * 256),)),
+    ],
+)
+def test_values_that_would_outgrow_their_fields_are_refused(message: Message) -> None:
+    with pytest.raises(RemoteProtocolError, match="no discovery message"):
+        decode(encode(message))
+
+
+@pytest.mark.parametrize("raw", [[99, 1], [], {}, 5, None, [26, 1], [26, 1, "x"]])
+def test_what_is_no_message_is_refused(raw: Any) -> None:
+    with pytest.raises(RemoteProtocolError):
+        decode(msgspec.msgpack.encode(raw))
+
+
+def test_a_message_that_is_too_long_is_not_parsed() -> None:
+    with pytest.raises(RemoteProtocolError, match="bytes"):
+        decode(bytes(MESSAGE_BYTES_MAX + 1))
+
+
+def test_ids_of_sixty_four_bits_are_carried() -> None:
+    message = NotMe((1 << 64) - 1, 0)
+    assert decode(encode(message)) == message
+
+
+def test_the_estimate_is_near_the_real_length() -> None:
+    """Deadlines for acknowledgements are made of it: the MAPs count in full."""
+    record = MapRecord(3, bytes(5_000), (bytes(300),))
+    contacts = tuple(Contact(at, "127.0.0.1:7400", 1 << 40) for at in range(60))
+    join = Join(1, 2, ROW, 1, 1, 9, UP, False, record, (), contacts)
+    ack = JoinAck(1, 2, 5, 1 << 40, 1, UP, tuple(Carried(ROW, record) for _ in range(10)))
+    for message in (join, ack, Sync(1, 2, (ROW,) * 64)):
+        assert 0.5 <= nominal_bytes(message) / len(encode(message)) <= 1.5
+
+
+def test_a_header_of_anti_entropy_is_small() -> None:
+    """[R15] 64 of them in about a kilobyte and their addresses."""
+    rows = tuple(Row(at, 5 << 32 | at, 2, 900, 700, f"10.0.0.{at}:7400") for at in range(64))
+    addresses = sum(len(each.addr) for each in rows)
+    assert len(encode(Sync(1, 2, rows))) - addresses <= 64 * 24
