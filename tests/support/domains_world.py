@@ -22,6 +22,10 @@ Foreign = dict[tuple[str, str], list[EndpointData]]
 """Domain and guid → endpoints."""
 
 
+SEEDS = 2
+"""The first so many participants of a domain are its seeds."""
+
+
 class _Side:
     """A gateway, as it listens on one backbone."""
 
@@ -78,7 +82,7 @@ class DomainsWorld(DiscoveryWorld):
 
         def node(_address: Address, _entrance: Any, settings: Any, chance: Random) -> Any:
             domain = address[0]
-            seeds = tuple(f"{domain}{number}" for number in range(2))
+            seeds = tuple(f"{domain}{number}" for number in range(SEEDS))
             entrance = self._by_seeds(address, f"{address}#{self.lives.get(address, 0)}", seeds)
             home = FdpNode(address, entrance, settings, chance, CompactMaps())
             if not willing:
@@ -148,9 +152,9 @@ class DomainsWorld(DiscoveryWorld):
                         self._begin(address, _Side(home.core, name))
         for effect in effects:
             if isinstance(effect, PostOn):
-                # A goodbye leaves after the ring is left.
                 at = f"{home.address}@{effect.backbone}"
-                sender = self.processes.get(at, home)
+                # The last goodbye is sent when nobody listens there any more.
+                sender = self.processes.get(at) or Process(at, home.core, -1)
                 self._send(sender, effect.to, effect.message)
         super()._apply(home, [each for each in effects if not isinstance(each, PostOn)])
 

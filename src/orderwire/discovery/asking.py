@@ -73,13 +73,18 @@ class Asking(Generic[PeerKey]):
         self, key: PeerKey, frm: int, to: tuple[int, int, Address, int], wanted: Wanted,
         now: Instant,
     ) -> list[Post]:  # fmt: skip
-        """Want this of a peer: its id, incarnation, address, and the version of its summary."""
+        """Want this of a peer: its id, incarnation, address, and the version of its summary.
+
+        Of whom nothing is wanted, nothing is held.
+        """
         identity, inc, addr, ver = to
         source = self._sources.get(key)
         if source is None or (source.id, source.inc) != (identity, inc):
             source = self._sources[key] = _Source(identity, inc, addr)
             self._timers.cancel(key)
         source.addr, source.ver, source.wanted = addr, ver, wanted
+        if not wanted:
+            source.held = None
         return self._go_on(key, source, frm, now)
 
     def forget(self, key: PeerKey) -> None:

@@ -453,7 +453,7 @@ class Gateway:
     def _ask(self, ring: _Backbone, far: _Far, now: Instant) -> GatewayEffects:
         """Ask another domain's gateway for what somebody here may match."""
         me = ring.node.id
-        if me is None:
+        if me is None or ring.node.leaving:
             return []
         wanted = self._interests.wanted(far.summary)
         to = far.id, far.inc, far.addr, far.summary.ver

@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from domains_world import DomainsWorld
+from domains_world import SEEDS, DomainsWorld
 from drawn_maps import FOREIGN
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -259,6 +259,16 @@ def test_the_last_that_matched_is_forgotten() -> None:
     assert world.foreign_at("a0") == {}
 
 
+def test_an_interest_that_comes_back_is_served_again() -> None:
+    world = DomainsWorld(STAR, 1)
+    world.begin("a0", [endpoint(1, READER, "a"), endpoint(2, READER, "b")])
+    world.begin("b0", [endpoint(1, WRITER, "a"), endpoint(2, WRITER, "b")])
+    for step, topics in enumerate(("", "b", "ab", "", "a"), start=5):
+        world.tell("a0", [endpoint(key, READER, topic) for key, topic in enumerate(topics)])
+        world.run(ms(1_000 * step))
+        assert world.wrong() == []
+
+
 def test_one_gateway_dies_and_nobody_notices() -> None:
     world = populated(STAR, 3)
     world.run(ms(20_000))
@@ -339,13 +349,22 @@ def churned(seed: int) -> tuple[DomainsWorld, int]:
             world.tell(address, drawn(chance, chance.randrange(5)))
         elif what == "begin" and dead:
             world.begin(dead.pop(0), drawn(chance, 3))
-        elif what in ("die", "go") and len(world.own) > 2 * size:
+        elif what in ("die", "go") and _may_end(world, address, size):
             (world.die if what == "die" else world.go)(address)
             dead.append(address)
     world.calm()
     end = world.world.now_ns + ms(35_000)
     world.run(end)
     return world, end
+
+
+def _may_end(world: DomainsWorld, address: str, size: int) -> bool:
+    """Some stay, and in every domain a seed, which is willing to be a gateway, too.
+
+    Whoever starts while all seeds are away begins a domain of its own.
+    """
+    domains = {each[0] for each in world.own if int(each[1:]) < SEEDS and each != address}
+    return len(world.own) > 2 * size and domains == set(world.backbones)
 
 
 def is_right(seed: int) -> list[str]:

@@ -200,6 +200,9 @@ def test_asking_again_and_ever_slower() -> None:
     assert asking.next_deadline() is None
     assert asking.want(5, 1, (5, 2, "there", 3), Wanted(frozenset({7})), ms(31_001)) == []
     ask_of(asking.want(5, 1, (5, 2, "there", 3), Wanted(frozenset({8})), ms(31_002)))
+    asking.want(5, 1, (5, 2, "there", 3), Wanted(), ms(31_003))
+    assert asking.held(5) is None
+    ask_of(asking.want(5, 1, (5, 2, "there", 3), wanted, ms(31_004)))
     asking.forget(5)
     assert asking.next_deadline() is None
     assert asking.held(5) is None
