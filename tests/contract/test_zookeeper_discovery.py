@@ -1,6 +1,7 @@
 """Participants that come by their ids through a real ZooKeeper: exact at once, in spite of all."""
 
 import asyncio
+import contextlib
 import shutil
 import socket
 from collections.abc import Callable, Coroutine, Iterator
@@ -16,7 +17,13 @@ from kazoo.client import KazooClient
 from orderwire.aio.discovery_host import DiscoveryHost
 from orderwire.aio.discovery_transport import DiscoveryTransport
 from orderwire.aio.discovery_zookeeper import BootstrapTimes, ZookeeperBootstrap
-from orderwire.aio.zookeeper_client import ClientSettings, Session, ZookeeperClient
+from orderwire.aio.zookeeper_client import (
+    ClientSettings,
+    NoZnode,
+    Session,
+    ZookeeperClient,
+    ZookeeperUnavailable,
+)
 from orderwire.aio.zookeeper_entries import Entry, domain_path, spread
 from orderwire.aio.zookeeper_server import ZookeeperServerSettings, managed_zookeeper
 from orderwire.discovery.commands import Granted, IdWanted, Meet, Unreachable
@@ -71,8 +78,7 @@ class Through(Member):
             domain,
             transport.address,
             member[0].take,
-            times=TIMES,
-            **{"client": CLIENT, **options},
+            **{"times": TIMES, "client": CLIENT, **options},
         )
         await member[0].bootstrap.open()
         return member[0]
@@ -345,20 +351,67 @@ def test_whoever_entered_unnoticed_is_met_at_the_next_look(ensemble: str) -> Non
     """[FDP/1 R16] As after a partition: one that joined meanwhile knew nobody."""
 
     async def work() -> None:
-        ana = await Through.through(ensemble, "ana", domain="met", settings=NO_REPAIR)
+        rare = {"domain": "met", "settings": NO_REPAIR, "times": BootstrapTimes()}
+        ana = await Through.through(ensemble, "ana", **rare)
         ana.start()
         await until(lambda: ana.core.id is not None, "it got no id")
         async with ZookeeperClient(ensemble) as client:
             path = f"{domain_path('met')}/participants"
             (name,) = await client.children(path)
             await client.delete(f"{path}/{name}")
-            ben = await Through.through(ensemble, "ben", domain="met", settings=NO_REPAIR)
-            ben.start()
-            await all_know([ana, ben])
-            if not ben.granted[0].members:  # Else ana was back before ben came.
-                assert ana.met
-            assert ana.bootstrap.entered == 2
+        ben = await Through.through(ensemble, "ben", **rare)
+        ben.start()
+        await until(lambda: ben.core.id is not None, "it got no id")
+        assert ben.granted[0].members == ()
+        ana.bootstrap._changed.set()  # What the time of the next look does.
+        await all_know([ana, ben])
+        assert (ana.bootstrap.entered, ana.met) == (2, 1)
         await asyncio.gather(ana.leave(), ben.leave())
+
+    run(work)
+
+
+@pytest.mark.parametrize("id_space", [ID_SPACE_MAX, 16], ids=["never used twice", "drawn"])
+@pytest.mark.parametrize("trouble", ["answer lost", "session ends"])
+def test_what_may_have_happened_is_found_out(ensemble: str, id_space: int, trouble: str) -> None:
+    """However far an attempt came, the participant ends with one entry and one id."""
+
+    async def work() -> None:
+        domain = f"{trouble} {id_space}"
+        member = await Through.through(ensemble, "m", domain=domain, id_space=id_space)
+        create, left = member.bootstrap.client.create, 2 if id_space == 16 else 1
+
+        async def troubled(path: str, data: bytes = b"", **how: bool) -> str:
+            nonlocal left
+            made = await create(path, data, **how)
+            if how and left:
+                left -= 1
+                if trouble == "answer lost":
+                    raise ZookeeperUnavailable("the answer is lost")
+                await expire(member)
+            return made
+
+        member.bootstrap.client.create = troubled  # type: ignore[method-assign]
+        member.start()
+        async with ZookeeperClient(ensemble) as client:
+            path = domain_path(domain)
+            names: list[str] = []
+            ids: list[str] = []
+            async with asyncio.timeout(20):
+                while left or len(names) != 1 or (id_space == 16 and len(ids) != 1):
+                    await asyncio.sleep(0.05)
+                    with contextlib.suppress(NoZnode):
+                        names = await client.children(f"{path}/participants")
+                        ids = await client.children(f"{path}/ids")
+            await until(lambda: member.core.id is not None, "it got no id")
+            entry = Entry.parse(names[0])
+            assert entry is not None
+            assert entry.nonce == member.bootstrap._nonce
+            if id_space == 16:
+                assert [int(each, 16) for each in ids] == [entry.id] == [member.core.id]
+            await member.leave()
+            for each in ("participants", "ids") if id_space == 16 else ("participants",):
+                assert await client.children(f"{path}/{each}") == []
 
     run(work)
 
