@@ -501,7 +501,9 @@ class Gateway:
             return []
         held = ring.asking.held(far.id)
         assert held is not None
-        self._holdings.put((ring.name, far.id, far.inc), far.summary.domain, held)
+        key = ring.name, far.id, far.inc
+        self._holdings.remove(key)
+        self._holdings.put(key, far.summary.domain, held)
         return self._ask(ring, far, now)
 
 

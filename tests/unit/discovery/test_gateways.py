@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orderwire.discovery.asking import Held
+from orderwire.discovery.commands import Change
 from orderwire.discovery.domains import backbone_guid, gateways, merged
 from orderwire.discovery.foreign import Holdings
 from orderwire.discovery.gateway import Gateway, GatewaySettings
@@ -24,7 +25,7 @@ from orderwire.discovery.maps import (
 )
 from orderwire.discovery.messages import Ask, Detail, Details, MapRecord
 from orderwire.discovery.summaries import Interests, Wanted
-from orderwire.kernel import Instant, ms, stream
+from orderwire.kernel import Instant, RemoteProtocolError, ms, stream
 
 READER, WRITER = EndpointKind
 STEADY = {"Heartbeat", "Sync", "SyncReply", "Hello", "Members"}
@@ -332,6 +333,28 @@ def test_asks_of_strangers_are_not_answered() -> None:
     assert core.receive("x", ask, now, "no backbone of ours") == []
     details = Details(ring.node.id, 1, 1, 1, 1, ())
     assert core.receive("x", details, now, "bone") == []
+
+
+def test_noise_for_details_is_the_gateways_fault_that_sent_it() -> None:
+    world = DomainsWorld(STAR, 1)
+    world.begin("a0", [endpoint(1, READER, "a")])
+    world.begin("b0", [endpoint(1, WRITER, "a")])
+    world.run(ms(5_000))
+    core = world.processes["a0"].core
+    assert isinstance(core, Gateway)
+    assert len(core.foreign) == 1
+    ring = core._backbones["bone"]
+    (far,) = ring.far.values()
+    (source,) = ring.asking._sources.values()
+    assert ring.node.id is not None
+    source.asked = 99, source.wanted
+    noise = Detail(1, 1, 1, 0, b"noise")
+    details = Details(ring.node.id, far.id, far.inc, 99, source.ver, (noise,))
+    with pytest.raises(RemoteProtocolError):
+        core.receive(far.addr, details, world.world.now_ns, "bone")
+    core.submit(Change(map=encode_map(world.own["a0"])), world.world.now_ns)
+    core.wake(ms(6_000))
+    assert core.foreign == ()
 
 
 def churned(seed: int) -> tuple[DomainsWorld, int]:
