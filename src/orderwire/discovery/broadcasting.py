@@ -45,6 +45,8 @@ class _Pending(msgspec.Struct):
     sends: int
     sent_ns: int
     cost_bytes: int
+    awaited: bool
+    """One's own JOIN, not overdue yet."""
 
 
 class Broadcasts:
@@ -59,7 +61,10 @@ class Broadcasts:
         """How far each broadcast has been relayed already, as the distance it reaches."""
         self.pending: dict[Key, _Pending] = {}
         self.own_joins = 0
-        """Answers to one's own JOIN that are outstanding. [R9]"""
+        """Answers to one's own JOIN that are outstanding and not overdue. [R9]
+
+        Who does not answer in time may be followed by others who do not: they are not waited for.
+        """
         self._outstanding_bytes = 0
         self._rate = settings.rate_bytes_per_s
         self._recent: dict[Key, tuple[int, Update]] = {}
@@ -143,7 +148,9 @@ class Broadcasts:
             found.append(contact)
         return tuple(found)
 
-    def _send(self, copy: Broadcast, now: Instant, sends: int = 1) -> DiscoveryEffects:
+    def _send(
+        self, copy: Broadcast, now: Instant, sends: int = 1, *, late: bool = False
+    ) -> DiscoveryEffects:
         addr = self._roster.address_of(copy.to)
         assert addr is not None, f"target {copy.to} has no address"
         row = copy.row
@@ -151,8 +158,9 @@ class Broadcasts:
         if isinstance(copy, Join | Leave):
             cost = self._cost(copy)
             self._outstanding_bytes += cost
-            self.own_joins += self._is_own_join(copy)
-            self.pending[key] = _Pending(copy, sends, now, cost)
+            awaited = not late and self._is_own_join(copy)
+            self.own_joins += awaited
+            self.pending[key] = _Pending(copy, sends, now, cost, awaited)
             if self._mechanisms.arq or self._mechanisms.reroute:
                 patience = 2 * self._outstanding_bytes * NS_PER_S // self._rate
                 self._timers.set(key, Instant(now + self._settings.ack_ns + patience))
@@ -190,7 +198,7 @@ class Broadcasts:
     def _forget(self, key: Key) -> _Pending:
         pending = self.pending.pop(key)
         self._outstanding_bytes -= pending.cost_bytes
-        self.own_joins -= self._is_own_join(pending.message)
+        self.own_joins -= pending.awaited
         self._timers.cancel(key)
         return pending
 
@@ -201,8 +209,8 @@ class Broadcasts:
         there = roster.address_of(to) is not None and not roster.suspected(to)
         if there and self._mechanisms.arq and pending.sends < self._settings.sends_max:
             probe("fdp: sent again")
-            return self._send(pending.message, now, pending.sends + 1)
-        return self.fail(to, now) + self._reroute(pending.message, now)
+            return self._send(pending.message, now, pending.sends + 1, late=True)
+        return self.fail(to, now) + self._reroute(pending.message, now, late=True)
 
     # -- rerouting --------------------------------------------------------------------------
 
@@ -211,7 +219,8 @@ class Broadcasts:
         self._roster.suspect(identity)
         effects: DiscoveryEffects = []
         for key in [each for each in self.pending if each[4] == identity]:
-            effects += self._reroute(self._forget(key).message, now)
+            pending = self._forget(key)
+            effects += self._reroute(pending.message, now, late=pending.sends > 1)
         since = now - self._settings.ack_ns
         for key in [each for each in self._recent if each[4] == identity]:
             sent_ns, update = self._recent.pop(key)
@@ -219,7 +228,7 @@ class Broadcasts:
                 effects += self._reroute(update, now)
         return effects
 
-    def _reroute(self, copy: Broadcast, now: Instant) -> DiscoveryEffects:
+    def _reroute(self, copy: Broadcast, now: Instant, *, late: bool = False) -> DiscoveryEffects:
         """Give the range behind a silent target to the next known member in it."""
         roster = self._roster
         if not self._mechanisms.reroute or roster.me is None:
@@ -230,7 +239,8 @@ class Broadcasts:
         if not within(nearest, copy.to, copy.hi, roster.id_space, copy.direction):
             return []
         probe("fdp: rerouted")
-        return self._send(msgspec.structs.replace(copy, to=nearest, frm=roster.me), now)
+        rest = msgspec.structs.replace(copy, to=nearest, frm=roster.me)
+        return self._send(rest, now, late=late)
 
     def drop_all(self) -> None:
         """Forget what is outstanding: the id it was sent under is lost."""
