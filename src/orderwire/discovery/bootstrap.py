@@ -1,6 +1,6 @@
 """The bootstrap server: issues ids and incarnations, keeps leases, and says who is there.
 
-[S002:3.1, FDP/1 R1 R2]
+[S002:sec.3.1, FDP/1 R1 R2]
 """
 
 from heapq import heappop, heappush

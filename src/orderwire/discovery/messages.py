@@ -98,7 +98,7 @@ class DeltaChain(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Have(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A MAP that the sender of this holds. [S002: discovery bitmap, with versions]"""
+    """A MAP that the sender of this holds. [S002:sec.4, the discovery bitmap, with versions]"""
 
     id: Id
     inc: Count
@@ -202,7 +202,7 @@ class Taken(msgspec.Struct, frozen=True, array_like=True, tag=10, gc=False):
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag=16, gc=False):
-    """Broadcast of a newcomer, with its MAP. [R6]"""
+    """Broadcast of a newcomer, with its MAP. [S002:fig.7, R6]"""
 
     to: Id
     frm: Id
@@ -220,7 +220,7 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag=16, gc=False):
 
 
 class JoinAck(msgspec.Struct, frozen=True, array_like=True, tag=17, gc=False):
-    """Answer to a JOIN, to the process it came from; after one hop with MAPs. [R8]"""
+    """Answer to a JOIN, to the process it came from; after one hop with MAPs. [S002:fig.6, R8]"""
 
     to: Id
     frm: Id
@@ -232,7 +232,7 @@ class JoinAck(msgspec.Struct, frozen=True, array_like=True, tag=17, gc=False):
 
 
 class Update(msgspec.Struct, frozen=True, array_like=True, tag=18, gc=False):
-    """Broadcast of a change of one's MAP. [R12]"""
+    """Broadcast of a change of one's MAP. [S002:fig.8, R12]"""
 
     to: Id
     frm: Id
@@ -258,7 +258,7 @@ class Heartbeat(msgspec.Struct, frozen=True, array_like=True, tag=19, gc=False):
 
 
 class Leave(msgspec.Struct, frozen=True, array_like=True, tag=20, gc=False):
-    """Broadcast: this incarnation ends. [R17]"""
+    """Broadcast: this incarnation ends. [S002:fig.9, R17]"""
 
     to: Id
     frm: Id

@@ -20,9 +20,9 @@ class RangePolicy(Enum):
     RANK = "rank"
     """The members at ranks 1, 2, 4, 8 …: depth ⌈log₂ n⌉ also when ids are sparse. [FDP/1 R3]"""
     SUCC = "succ"
-    """The first member at or after own id + 2^j, serving up to the next target. [S002:4.1]"""
+    """The first member at or after own id + 2^j, serving up to the next target. [S002:sec.4.1]"""
     SLOT = "slot"
-    """The same, serving its power-of-two slot only; an empty slot is skipped. [S002:4.1]"""
+    """The same, serving its power-of-two slot only; an empty slot is skipped. [S002:sec.4.1]"""
 
 
 class Hop(NamedTuple):
@@ -76,7 +76,7 @@ def targets(
 ) -> list[Hop]:
     """Return who serves which part of the range behind `me` up to `hi`, widest range first.
 
-    [S002:4.1, FDP/1 R3]
+    [S002:sec.4.1, FDP/1 R3]
     """
     if policy is RangePolicy.RANK:
         chosen = _by_rank(ring, me, hi, direction)
@@ -149,7 +149,7 @@ def own_targets(
 def successor_rows(members: Sequence[int], me: int, size: int) -> list[int]:
     """Return row j = the first member other than `me` at or after `me` + 2^j, circular.
 
-    [S002:3.1, fig.3]
+    [S002:sec.3.1, S002:fig.3]
     """
     ring = [each for each in members if each != me]
     rows = []

@@ -22,7 +22,7 @@ class Mechanisms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """What FDP/1 adds to the printed protocol; each can be switched off to show what it is for.
 
     Only the simulator does that: every one of them off is the literal protocol, whose views stay
-    wrong for ever when joins overlap. [S002 spec 2]
+    wrong for ever when joins overlap. [S002:dec.1]
     """
 
     members: bool = True
