@@ -194,6 +194,18 @@ def test_each_way_of_being_wrong_has_its_name(
     assert found == expected, rows.to_pylist()
 
 
+def test_who_is_missing_is_told_with_its_id_and_since_when() -> None:
+    events = without(of(0, LEARN, 11))(trio()[0])
+    _, rows = audit(TableSource(table_from_events(events)))
+    (row,) = rows.to_pylist()
+    assert (row["process"], row["source"], row["time_ns"]) == (0, 1, 10 * S + 2)
+    assert msgspec.json.decode(row["detail"]) == {
+        "peer_id": "11",
+        "incarnation": "2",
+        "since_ns": 2,
+    }
+
+
 @pytest.mark.parametrize(("incarnation", "kinds"), [(4, set()), (3, {"not-newer", "ghost"})])
 def test_an_id_comes_back_only_with_a_larger_incarnation(incarnation: int, kinds: set[str]) -> None:
     events, _ = trio()

@@ -366,6 +366,7 @@ def _missing(right: Spans, facts: Facts, lives: I64) -> tuple[pa.Table, int]:
     instant = facts.stretches.first_in(gaps.from_ns, gaps.to_ns)
     seen = np.flatnonzero(instant < TIME_MAX)
     life, other = gaps.life[seen], gaps.what[seen]
+    tenure = facts.tenures.held(other, instant[seen])
     table = discovery_violations(
         facts,
         "D1",
@@ -373,7 +374,15 @@ def _missing(right: Spans, facts: Facts, lives: I64) -> tuple[pa.Table, int]:
         process=every.process[life],
         time_ns=instant[seen],
         of=every.process[other],
-        details=[{"since_ns": since} for since in gaps.from_ns[seen].tolist()],
+        details=[
+            {"peer_id": str(peer), "incarnation": str(incarnation), "since_ns": since}
+            for peer, incarnation, since in zip(
+                facts.tenures.id[tenure].tolist(),
+                facts.tenures.incarnation[tenure].tolist(),
+                gaps.from_ns[seen].tolist(),
+                strict=True,
+            )
+        ],
     )
     return table, pairs
 
