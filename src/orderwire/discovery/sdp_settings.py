@@ -22,7 +22,7 @@ class SdpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     announcement_spacing_ns: int = ms(100)
     announcement_period_ns: int = ms(30_000)
     """… and how far apart afterwards."""
-    announcement_jitter_ns: int = ms(2)
+    announcement_jitter_ns: int = ms(1)
     """The first one waits for a random part of this: hosts are never in step to the microsecond.
     In lock-step all send to one peer after the other, and its port drops a third of it."""
     lease_ns: int = ms(100_000)
