@@ -116,11 +116,13 @@ class ZookeeperBootstrap:
     async def close(self) -> None:
         """Take the participant's znode away and end the session."""
         task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-        await self.client.close()
+        try:
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+        finally:
+            await self.client.close()
 
     def wanted(self, indication: IdWanted) -> None:
         """The node has no id: get it one."""
@@ -246,7 +248,7 @@ class ZookeeperBootstrap:
         path = await self.client.create(
             f"{folder.participants}/{wish.prefix()}", ephemeral=True, sequence=True
         )
-        if self.client.sessions_lost != lost:
+        if self.client.sessions_lost != lost:  # The folder may be a new one, with another epoch.
             raise SessionExpired("the session ended while the participant was entered")
         self.entered += 1
         self._name = path.rpartition("/")[2]
@@ -261,44 +263,45 @@ class ZookeeperBootstrap:
                 with contextlib.suppress(NoZnode):
                     await self.client.delete(f"{folder.participants}/{name}")
         self._name = None
-        claim, self._claim = self._claim, None
-        if claim is not None:
+        if self._claim is not None:
             with contextlib.suppress(NoZnode):
-                if (await self.client.get(claim)).data == self._nonce.encode():
-                    await self.client.delete(claim)
+                if (await self.client.get(self._claim)).data == self._nonce.encode():
+                    await self.client.delete(self._claim)
+            self._claim = None
 
     # -- ids of a small space ---------------------------------------------------------------
 
     async def _draw(self, folder: Folder) -> int:
         """Take a free id.  Raises _Unusable when there is none."""
-        taken: set[str] = set()
+        taken: set[int] = set()
         with contextlib.suppress(NoZnode):  # Nobody has taken any yet.
-            taken.update(await self.client.children(folder.ids))
+            taken.update(map(folder.taken, await self.client.children(folder.ids)))
+        taken.discard(-1)
         if self._wish is not None and self._wish < folder.id_space:
             if await self._take(folder, self._wish):
                 return self._wish
-            taken.add(f"{self._wish:x}")
+            taken.add(self._wish)
         for _ in range(_DRAWS_MAX):
             if len(taken) >= folder.id_space:
                 break
             identity = self._free(folder, taken)
             if await self._take(folder, identity):
                 return identity
-            taken.add(f"{identity:x}")
+            taken.add(identity)
         raise _Unusable(f"all {folder.id_space} ids of domain {self._domain!r} are taken")
 
-    def _free(self, folder: Folder, taken: set[str]) -> int:
+    def _free(self, folder: Folder, taken: set[int]) -> int:
         """Draw an id that is not among these, at random: their order matters. [S002 spec 0.8]"""
         start = self._chance.randrange(folder.id_space)
         for step in range(len(taken) + 1):
             identity = (start + step) % folder.id_space
-            if f"{identity:x}" not in taken:
+            if identity not in taken:
                 return identity
         raise AssertionError((folder, len(taken)))
 
     async def _take(self, folder: Folder, identity: int) -> bool:
         """Make the id's znode; False when it is another's."""
-        path = f"{folder.ids}/{identity:x}"
+        path = folder.id_path(identity)
         self._claim = path
         try:
             try:

@@ -93,6 +93,18 @@ class Folder(msgspec.Struct, frozen=True):
         """Where a small space's ids are."""
         return f"{self.path}/ids"
 
+    def id_path(self, identity: int) -> str:
+        """Where the znode is of an id in use."""
+        return f"{self.ids}/{identity:x}"
+
+    def taken(self, name: str) -> int:
+        """Return which id a name below `ids` takes; -1 where it takes none."""
+        try:
+            identity = int(name, 16)
+        except ValueError:
+            return -1
+        return identity if f"{identity:x}" == name and 0 <= identity < self.id_space else -1
+
     def contact(self, entry: Entry) -> Contact | None:
         """Return whom an entry names; None when it names nobody of this domain."""
         inc = entry.inc if entry.inc is not None else self.epoch << NUMBER_BITS | entry.number

@@ -71,6 +71,13 @@ def test_ids_follow_from_numbers_only_where_there_is_room() -> None:
     assert small.contact(Entry("127.0.0.1:1", "n", 15, None, 1)) is not None
 
 
+def test_only_ids_of_the_domain_are_taken() -> None:
+    folder = Folder("/d", 16, 0)
+    assert [folder.taken(folder.id_path(each).rpartition("/")[2]) for each in (0, 15)] == [0, 15]
+    for name in ("10", "F", "0f", "-1", "x", "", " 1", "1_0", "f" * 5_000):
+        assert folder.taken(name) == -1, name
+
+
 def test_spread_is_a_permutation_that_parts_neighbours() -> None:
     ids = [spread(number) for number in range(256)]
     assert len(set(ids)) == 256
