@@ -209,7 +209,10 @@ class FdpNode:
         self._anti_entropy.begin(now)
         early, self._early = self._early, deque(maxlen=EARLY_MESSAGES_MAX)
         for source, message in early:
-            effects += self._addressed(source, message, now)
+            try:
+                effects += self._addressed(source, message, now)
+            except RemoteProtocolError:  # Its sender's fault, and nobody's who joins.
+                probe("fdp: early message refused")
         return effects
 
     def _lose_id(self, now: Instant) -> DiscoveryEffects:
@@ -321,7 +324,7 @@ class FdpNode:
         return self._anti_entropy.on_reply(source, message, now)
 
     def _check(self, message: Addressed) -> None:
-        """Refuse ids outside the id space, and a broadcast without direction."""
+        """Refuse ids outside the id space, broadcasts without direction, MAPs without a header."""
         size = self.roster.id_space
         ids = [message.frm]
         if isinstance(message, Broadcast):
@@ -337,8 +340,16 @@ class FdpNode:
             ids += [row.id for row in message.rows]
         elif isinstance(message, JoinAck | Maps):
             ids += [each.row.id for each in message.maps or ()]
+            ahead = any(each.map.ver > each.row.ver for each in message.maps or ())
             if isinstance(message, Maps):
                 ids += [chain.row.id for chain in message.chains]
+                ahead |= any(
+                    chain.base + len(chain.deltas) > chain.row.ver for chain in message.chains
+                )
+            if ahead:
+                raise RemoteProtocolError(
+                    f"a {type(message).__name__} with a MAP newer than its header"
+                )
         largest = max(ids)
         if largest >= size:
             raise RemoteProtocolError(

@@ -196,6 +196,8 @@ class Roster:
         if contact.id == self.me:
             self.lost |= contact.inc > self.inc and self._mechanisms.versions
             return Merge.NOTHING
+        if contact.id >= self.id_space:
+            return Merge.NOTHING
         entry = self.entries.get(contact.id)
         if entry is not None and (entry.inc >= contact.inc or not self._mechanisms.versions):
             return Merge.NOTHING

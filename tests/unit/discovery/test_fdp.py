@@ -166,6 +166,23 @@ def test_at_most_so_many_early_messages_are_kept() -> None:
     assert len(posts(driven.grant(5), JoinAck)) == EARLY_MESSAGES_MAX
 
 
+def test_a_hostile_early_message_keeps_nobody_from_joining() -> None:
+    """It is dropped; what came before and after it is answered."""
+    driven = Driven()
+    for message in (join_of(5), join_of(SPACE), join_of(8, direction=0), join_of(9)):
+        driven.node.receive("a5", message, T0)
+    effects = driven.grant(5)
+    assert len(posts(effects, JoinAck)) == 2
+    assert posts(effects, Join)
+    assert driven.node.live().keys() == {5, 9}
+
+
+def test_members_outside_the_id_space_are_nobody() -> None:
+    driven = Driven()
+    driven.grant(5, SPACE, SPACE + 1)
+    assert driven.node.roster.ring == [5]
+
+
 def test_contacts_without_a_map_are_asked_when_all_have_answered() -> None:
     """[R9] … 50 ms later, and again every second, five times; then anti-entropy goes on."""
     driven = Driven(pull_ns=ms(50))
@@ -546,6 +563,9 @@ def test_the_callers_faults_are_refused() -> None:
         SyncReply(ME, 5, (row(SPACE),), ()),
         Maps(ME, 5, (carried(SPACE),)),
         Maps(ME, 5, (), (DeltaChain(row(SPACE), 0, (b"d",)),)),
+        Maps(ME, 5, (Carried(row(5), MapRecord(2, b"newer than its header")),)),
+        JoinAck(ME, 5, ME, INC, 1, UP, (Carried(row(5), MapRecord(2, b"")),)),
+        Maps(ME, 5, (), (DeltaChain(row(5, ver=3), 1, (b"2", b"3", b"4")),)),
         RequestId("g", "a"),
         RenewOk(ME, INC, ()),
     ],
