@@ -19,6 +19,8 @@ _ACCEPTS_MAX = 64
 """Connections accepted before others have their turn."""
 _PAUSE_S = 0.1
 """How long nothing is accepted when the system has no more room."""
+_GRACE_S = 0.2
+"""How long a connection may take to say who it is, however many want to."""
 _FULL = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _KEYS_MAX = 4_096
 _OTHERS = "others"
@@ -53,8 +55,8 @@ class Listener:
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._open = 0
-        self._unknown: dict[asyncio.Task[None] | DiscoveryStream, str] = {}
-        """Hosts of connections that have not said who they are; tasks while TLS begins."""
+        self._unknown: dict[asyncio.Task[None] | DiscoveryStream, tuple[str, float]] = {}
+        """Connections that have not said who they are, tasks while TLS begins: host, since when."""
         self.tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -73,9 +75,9 @@ class Listener:
 
     def opened(self, stream: DiscoveryStream) -> None:
         """Wait for this connection's hello."""
-        if stream.attempt is not None:
-            self._unknown.pop(stream.attempt, None)
-        self._unknown[stream] = stream.source
+        assert stream.attempt is not None
+        self._unknown.pop(stream.attempt, None)
+        self._unknown[stream] = stream.source, stream.opened
 
     def known(self, stream: DiscoveryStream) -> None:
         """It has said who it is."""
@@ -93,7 +95,13 @@ class Listener:
             _LOG.warning("closed a connection of %s (%d so far): %s", host, count, why)
 
     def _accept(self) -> None:
-        for _ in range(_ACCEPTS_MAX):
+        for number in range(_ACCEPTS_MAX):
+            if len(self._unknown) >= self._settings.unknown_max:
+                if number:  # Whether another one waits, the loop will tell.
+                    return
+                if not self._evict():
+                    self._pause(_GRACE_S)
+                    return
             try:
                 accepted, name = self._listening.accept()
             except (BlockingIOError, InterruptedError):
@@ -101,8 +109,7 @@ class Listener:
             except OSError as error:
                 if error.errno in _FULL:
                     _LOG.warning("no connection can be accepted: %s", error)
-                    self._loop.remove_reader(self._listening.fileno())
-                    self._loop.call_later(_PAUSE_S, self._accept_again)
+                    self._pause(_PAUSE_S)
                     return
                 continue  # That one is gone already.
             host = str(name[0])
@@ -111,27 +118,34 @@ class Listener:
                 accepted.close()
                 self.refuse(host, f"{self._open} connections are open")
                 continue
-            if len(self._unknown) >= self._settings.unknown_max:
-                self._evict()
             self._open += 1
             stream = self._make()
             task = stream.attempt = self._loop.create_task(self._take(stream, accepted, host))
-            self._unknown[task] = host
+            self._unknown[task] = host, self._loop.time()
             self.tasks.add(task)
             task.add_done_callback(partial(self._taken, stream, accepted))
+
+    def _pause(self, wait_s: float) -> None:
+        """Let those that come wait in the kernel for so long."""
+        self._loop.remove_reader(self._listening.fileno())
+        self._loop.call_later(wait_s, self._accept_again)
 
     def _accept_again(self) -> None:
         if self._listening.fileno() >= 0:
             self._loop.add_reader(self._listening.fileno(), self._accept)
 
-    def _evict(self) -> None:
-        """Close the connection that has said nothing for longest."""
-        oldest = next(iter(self._unknown))
-        self.refuse(self._unknown.pop(oldest), "it said nothing, and others want to")
+    def _evict(self) -> bool:
+        """Close the connection that has said nothing for longest, if it had time to speak."""
+        oldest, (host, since) = next(iter(self._unknown.items()))
+        if self._loop.time() - since < _GRACE_S:
+            return False
+        del self._unknown[oldest]
+        self.refuse(host, "it said nothing, and others want to")
         if isinstance(oldest, DiscoveryStream):
             oldest.abort()
         else:
             oldest.cancel()
+        return True
 
     async def _take(self, stream: DiscoveryStream, accepted: socket.socket, host: str) -> None:
         """Make a stream of an accepted connection, after the TLS handshake where there is one."""

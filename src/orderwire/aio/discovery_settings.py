@@ -33,8 +33,8 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """How long closing waits for what was posted to be written."""
     inbound_max: int = 4_096
     """Connections that others have opened."""
-    unknown_max: int = 256
-    """Those of them that have not said who they are; the oldest makes room."""
+    unknown_max: int = 1_024
+    """Those of them that have not said who they are; the oldest makes room, once it had time to."""
     waiting_bytes_max: int = 32 << 20
     """Bytes of messages that wait for one address; the oldest are dropped."""
     waiting_total_bytes_max: int = 128 << 20

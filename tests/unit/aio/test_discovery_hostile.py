@@ -244,11 +244,26 @@ def test_those_that_come_at_once_are_counted_once_each() -> None:
         await until(lambda: place.refused >= 15)
         await asyncio.sleep(1)
         assert place.refused == 15
+        assert asyncio.get_running_loop().time() >= 3 * 0.2, "they had time to speak"
         assert place.transport.open_sockets == 5
         await still_works(place)
         for each in silent:
             each.close()
         await place.transport.close()
+
+    in_virtual_time(work)
+
+
+def test_more_than_are_taken_at_once_are_all_heard_when_they_speak() -> None:
+    async def work() -> None:
+        place = await Place.open(unknown_max=3)
+        peers = [await Place.open() for _ in range(20)]
+        for peer in peers:
+            peer.post(place, b"m")
+        await until(lambda: len(place.got) == 20)
+        assert place.refused == 0
+        assert [peer.unreachable for peer in peers] == [[]] * 20
+        await asyncio.gather(*(each.transport.close() for each in (place, *peers)))
 
     in_virtual_time(work)
 
