@@ -188,7 +188,7 @@ def _text(
     characters: int,
 ) -> str:
     """Return what stands below the panels."""
-    runs = f"{seeds} seeds, bars of 95 %"
+    runs = f"{seeds} seeds, bars of 95 %" if seeds > 1 else "one seed"
     if size.messages:
         runs = f"{size.messages:,} messages after {size.warm_up:,}, {runs}"
     lines = [fill("; ".join([runs, *experiment.notes]), characters)]

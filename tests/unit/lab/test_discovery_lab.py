@@ -120,7 +120,7 @@ def test_a_figure_of_cases_is_planned_judged_and_drawn(tmp_path: Path) -> None:
     claims = judge_claims(experiment, samples)
     assert claims[0].holds is True
     assert claims[0].ours.startswith("case=1-1: 1.")
-    figure = draw(experiment, tidy(samples), claims, experiment.full, 1, quick=False)
+    figure = draw(experiment, tidy(samples), claims, experiment.full, 2, quick=False)
     cases, hops = figure.axes
     assert [each.get_text() for each in cases.get_xticklabels()] == ["1-1", "1-2"]
     assert hops.get_title(loc="left") == "hops"
