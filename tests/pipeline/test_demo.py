@@ -82,6 +82,10 @@ def test_demo_keeps_every_promise_and_leaves_nothing_running(tmp_path: Path) -> 
         "words": len(TEXT.split()),
         "matches_file": True,
     }
+    seen = found["discovery"]
+    assert seen["participants"] == 5
+    assert seen["known_s"] < 30
+    assert seen["restart_known_s"] < 30
     assert 0 < found["control_bytes"]["ours"] < found["control_bytes"]["rst_matrix"]
     page = Path(found["report"]).read_text()
     assert page.count("<svg") == 5

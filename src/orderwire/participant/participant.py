@@ -391,9 +391,13 @@ class Participant:
         Raises LocalProtocolError in a group by address list.
         """
         self._opened()
-        if not isinstance(self._members, Discovering):
-            raise LocalProtocolError("peers() needs a domain: a listed group does not discover")
-        return [peer for _, peer in sorted(self._members.peers.items())]
+        return [peer for _, peer in sorted(self._domain_of_others().peers.items())]
+
+    @property
+    def listens(self) -> str:
+        """Where others reach our discovery.  Raises LocalProtocolError in a listed group."""
+        self._opened()
+        return self._domain_of_others().listens
 
     @property
     def connected(self) -> tuple[str, ...]:
@@ -437,6 +441,14 @@ class Participant:
         if self._lost_id:
             raise LocalProtocolError(self._lost_id)
         return self._endpoint
+
+    def _domain_of_others(self) -> Discovering:
+        if not isinstance(self._members, Discovering):
+            raise LocalProtocolError(
+                f"{self.name!r} is in a group by address list, which does not discover: give it"
+                " domain='…'"
+            )
+        return self._members
 
     def _domain(self, order: Order) -> Domain:
         endpoint = self._opened()
@@ -485,8 +497,7 @@ class Participant:
     def _offer(self) -> None:
         if not self._closed:
             assert self._matching is not None
-            assert isinstance(self._members, Discovering)
-            self._members.offer(
+            self._domain_of_others().offer(
                 [
                     EndpointData(
                         key,

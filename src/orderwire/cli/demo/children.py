@@ -76,7 +76,7 @@ class Child:
         return answer
 
     async def wait_for(
-        self, what: str, seconds: float, meanwhile: Callable[[dict[str, Any]], None] | None = None
+        self, what: str, seconds: float, meanwhile: Callable[[dict[str, Any]], object] | None = None
     ) -> dict[str, Any]:
         """Return the first line whose `is` equals `what`; give those before it to `meanwhile`.
 

@@ -109,8 +109,9 @@ def command(
 ) -> None:
     """Hold an audited conference over real sockets, end to end.
 
-    Six members tell each other a text and send voice, over loopback sockets that delay, lose and
-    reorder, in Δ-causal order and beside it without order.  Everything goes through a Kafka-wire
+    Six members find each other, tell each other a text and send voice, over loopback sockets that
+    delay, lose and reorder, in Δ-causal order and beside it without order.  A guest is killed and
+    comes back.  Everything goes through a Kafka-wire
     broker to a log on disk; Spark reads it back, audits it and writes a report.  Takes about two
     minutes.  Exit status: 0 all promises held, 1 one did not.
 
@@ -167,6 +168,7 @@ async def _hold(
     started: list[Child] = []
     logs = folder / "logs"
     logs.mkdir()
+    conference = None
     try:
         analyst = await Child.start(
             "analyst",
@@ -201,6 +203,7 @@ async def _hold(
             "found", ANALYSIS_SECONDS_MAX, lambda stage: clock.tell(stage["text"])
         )
         found: dict[str, Any] = answer["found"]
+        found["discovery"] = msgspec.to_builtins(conference.discovery)
         return found
     except asyncio.CancelledError:
         for child in started:
@@ -208,12 +211,14 @@ async def _hold(
         raise
     finally:
         await asyncio.gather(*(child.stop() for child in started))
+        if conference is not None:
+            await conference.close()
 
 
 def _prepare_topics(brokers: str, members: int) -> None:
     """Create the run's topics: a partition a member for the trace, one for the text."""
     admin = AdminClient({"bootstrap.servers": brokers, "log_level": 2})
-    partitions = {TRACE_TOPIC: members, DELIVERY_TOPIC: 2, TEXT_TOPIC: 1}
+    partitions = {TRACE_TOPIC: members + 1, DELIVERY_TOPIC: 2, TEXT_TOPIC: 1}
     topics = [NewTopic(topic, count, 1) for topic, count in partitions.items()]
     for future in admin.create_topics(topics, operation_timeout=KAFKA_SECONDS_MAX).values():
         future.result(KAFKA_SECONDS_MAX)
@@ -258,6 +263,15 @@ def _print(found: dict[str, Any]) -> None:
         f"text read back by Spark: {text['bytes']:,} bytes, {text['characters']:,} characters,"
         f" {text['words']:,} words, {same}"
     )
+    seen = found["discovery"]
+    emit(
+        f"discovery: {seen['participants']} participants; all known {_after(seen['known_s'])} the"
+        f" last start, the guest that was killed {_after(seen['restart_known_s'])} it was back"
+    )
     costs = ", ".join(f"{name} {value:,.1f}" for name, value in found["control_bytes"].items())
     emit(f"control bytes a copy: {costs}")
     emit(f"verdict: {found['verdict']} after {found['seconds']} s; report: {found['report']}")
+
+
+def _after(seconds: float | None) -> str:
+    return "never after" if seconds is None else f"{max(0.0, seconds) * 1_000:.0f} ms after"

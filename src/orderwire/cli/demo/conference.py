@@ -1,28 +1,51 @@
 """Leading the members through the conference: everyone there, talk, quiet, leave."""
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
+from orderwire.aio.discovery_host import DiscoveryHost, monotonic_now
+from orderwire.aio.discovery_transport import DiscoveryTransport
 from orderwire.aio.impairment import Impairment
 from orderwire.cli.demo.children import Child, ChildError
-from orderwire.cli.demo.settings import LIFETIME_MS, MemberSettings, free_addresses
+from orderwire.cli.demo.script import MEMBER_NAMES
+from orderwire.cli.demo.settings import (
+    DOMAIN,
+    GUEST,
+    LIFETIME_MS,
+    GuestSettings,
+    MemberSettings,
+)
+from orderwire.cli.demo.sightings import VIEW, Found, Sightings
+from orderwire.discovery.bootstrap import BootstrapServer
+from orderwire.discovery.settings import BootstrapSettings
 
 READY_SECONDS_MAX = 40.0
 TALK_SECONDS_MAX = 150.0
 LEAVE_SECONDS_MAX = 30.0
+VISIT_S = 2.0
+"""How long the conference goes on before the guest is killed."""
+
+Start: TypeAlias = Callable[[str, bool], Awaitable[Child]]
 
 
 class Conference:
     """The members' processes."""
 
-    def __init__(self, members: list[Child], addresses: dict[str, str]) -> None:
+    def __init__(
+        self, members: list[Child], domain: DiscoveryHost[Any, Any], guest: Child, start: Start
+    ) -> None:
         self._members = members
-        self.addresses = addresses
+        self._domain = domain
+        self._guest = guest
+        self._start = start
+        self._listens = ""
         self._said: dict[str, tuple[int, int]] = {}
+        self._sightings = Sightings([child.name for child in members], GUEST)
 
     @classmethod
     async def gather(
@@ -37,13 +60,15 @@ class Conference:
         started: list[Child],
     ) -> "Conference":
         """Start the members; each is added to `started` at once, so that it can be stopped."""
-        addresses = free_addresses(count)
+        names = list(MEMBER_NAMES[:count])
+        domain = await _open_domain(count + 1)
         members = []
-        for me, name in enumerate(addresses):
+        for me, name in enumerate(names):
             settings = MemberSettings(
                 run=run,
                 me=me,
-                addresses=addresses,
+                members=names,
+                bootstrap=domain.address,
                 brokers=brokers,
                 text_path=None if text_path is None else str(text_path.resolve()),
                 impairment=msgspec.structs.replace(impairment, seed=impairment.seed + me),
@@ -51,22 +76,65 @@ class Conference:
             child = await Child.start(name, "orderwire.cli.demo.member", settings, folder)
             started.append(child)
             members.append(child)
-        return cls(members, addresses)
+
+        async def start(listen: str, listens: bool) -> Child:
+            visit = GuestSettings(
+                name=GUEST,
+                me=count,
+                bootstrap=domain.address,
+                listen=listen,
+                listens=listens,
+                run=run,
+                brokers=brokers,
+                impairment=msgspec.structs.replace(impairment, seed=impairment.seed + count),
+            )
+            guest = await Child.start(GUEST, "orderwire.cli.demo.guest", visit, folder)
+            started.append(guest)
+            return guest
+
+        return cls(members, domain, await start("127.0.0.1:0", False), start)
+
+    async def close(self) -> None:
+        """End the domain's server."""
+        await self._domain.close()
+
+    @property
+    def discovery(self) -> Found:
+        """What the members saw of each other, and when."""
+        return self._sightings.found()
 
     async def talk(self, tell: Callable[[int, int], None]) -> None:
         """Let everyone talk until all is said; tell how many utterances were said and read."""
         await self._all("ready", READY_SECONDS_MAX)
+        self._listens = (await self._guest.wait_for("there", READY_SECONDS_MAX))["listens"]
         await self._order("talk")
 
         async def finish(child: Child) -> None:
             def note(answer: dict[str, Any]) -> None:
+                if self._saw(answer):
+                    return
                 self._said[child.name] = (answer["said"], answer["read"])
                 said, read = zip(*self._said.values(), strict=True)
                 tell(sum(said), sum(read))
 
             note(await child.wait_for("finished", TALK_SECONDS_MAX, note))
 
-        await asyncio.gather(*(finish(child) for child in self._members))
+        await asyncio.gather(self._visit_again(), *(finish(child) for child in self._members))
+
+    async def _visit_again(self) -> None:
+        """Kill the guest in the middle of the talk, and start it again at the same address."""
+        await asyncio.sleep(VISIT_S)
+        self._guest.kill()
+        self._guest = await self._start(self._listens, True)
+        await self._guest.wait_for("there", READY_SECONDS_MAX)
+        self._sightings.restarted(time.time())
+
+    def _saw(self, answer: dict[str, Any]) -> bool:
+        """Take what a member says of its view; False when it says something else."""
+        if answer["is"] != VIEW:
+            return False
+        self._sightings.add({name: answer[name] for name in answer if name != "is"})
+        return True
 
     async def leave(self) -> None:
         """Fall silent, wait until the last copy has come or died, and leave."""
@@ -74,6 +142,8 @@ class Conference:
         await self._all("quiet", LEAVE_SECONDS_MAX)
         await asyncio.sleep(2 * LIFETIME_MS / 1_000)
         await self._order("leave")
+        await self._guest.tell({"do": "leave"})
+        await self._guest.wait_for("left", LEAVE_SECONDS_MAX)
         for child, answer in zip(
             self._members, await self._all("left", LEAVE_SECONDS_MAX), strict=True
         ):
@@ -87,4 +157,14 @@ class Conference:
             await child.tell({"do": what})
 
     async def _all(self, what: str, seconds: float) -> list[dict[str, Any]]:
-        return await asyncio.gather(*(child.wait_for(what, seconds) for child in self._members))
+        return await asyncio.gather(
+            *(child.wait_for(what, seconds, self._saw) for child in self._members)
+        )
+
+
+async def _open_domain(size: int) -> DiscoveryHost[Any, Any]:
+    """Start the server that gives ids to so many participants."""
+    transport = await DiscoveryTransport.open("127.0.0.1:0", domain=DOMAIN)
+    settings = BootstrapSettings(id_space=size)
+    server = BootstrapServer(settings, monotonic_now(), epoch=int(time.time()))
+    return DiscoveryHost(server, transport, lambda indication: None)

@@ -1,8 +1,10 @@
 """One member of the demo's conference: a process with one participant in both groups."""
 
 import asyncio
+import contextlib
 import struct
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
@@ -14,28 +16,30 @@ from orderwire.cli.demo.script import Room, listeners, read_text, write_script
 from orderwire.cli.demo.settings import (
     CONTROL,
     DELIVERY_TOPIC,
+    DOMAIN,
     FRAME_BYTES,
     FRAME_INTERVAL_MS,
     LIFETIME_MS,
     ORDERED,
     PATIENCE_MS,
-    TIMER_SLACK_MS,
-    TRACE_TOPIC,
     MemberSettings,
+    trace_of,
 )
+from orderwire.cli.demo.sightings import VIEW
 from orderwire.kernel import Instant, ms
 from orderwire.participant import (
     DeltaCausal,
     Participant,
     Sample,
     Topic,
-    Trace,
     Unordered,
 )
 from orderwire.participant.qos import Order
 
 MATCH_SECONDS_MAX = 30
 FLUSH_SECONDS_MAX = 5
+LOOK_S = 0.01
+"""How often a member looks whether its view has changed."""
 _INDEX = struct.Struct("<I")
 
 
@@ -60,6 +64,7 @@ class Group:
         name: str,
         order: Order,
         participant: Participant,
+        members: list[str],
         rooms: list[Room],
         deliveries: Producer,
     ) -> None:
@@ -68,7 +73,6 @@ class Group:
         self._rooms = rooms
         self._deliveries = deliveries
         me = int(participant.id)
-        members = participant.members
         self.conversation = Conversation(rooms, me, patience_ns=ms(PATIENCE_MS))
         self._room_of = {room.name: at for at, room in enumerate(rooms)}
         self._chat = {
@@ -137,6 +141,26 @@ class Group:
         self.say(self.conversation.read(room, index, _now()))
 
 
+async def _look(participant: Participant, since: float, leader: Leader) -> None:
+    """Say who is there whenever that changes, until cancelled."""
+    told: dict[str, int] | None = None
+    while True:
+        there = {peer.name: peer.inc for peer in participant.peers()}
+        if there != told:
+            told = there
+            leader.say(VIEW, member=participant.name, since=since, time=time.time(), there=there)
+        await asyncio.sleep(LOOK_S)
+
+
+@contextlib.asynccontextmanager
+async def _looking(participant: Participant, since: float, leader: Leader) -> AsyncIterator[None]:
+    looking = asyncio.create_task(_look(participant, since, leader))
+    try:
+        yield
+    finally:
+        looking.cancel()
+
+
 async def _talk(groups: list[Group], deliveries: Producer, leader: Leader) -> None:
     """Speak in turns and send voice until cancelled; say when all utterances are said."""
     frame = bytes(FRAME_BYTES)
@@ -171,26 +195,23 @@ def _now() -> Instant:
 async def _run(leader: Leader) -> None:
     settings = msgspec.json.decode(await leader.settings(), type=MemberSettings)
     text = read_text(None if settings.text_path is None else Path(settings.text_path))
-    rooms = write_script(text, len(settings.addresses))
+    rooms = write_script(text, len(settings.members))
     deliveries = Producer({"bootstrap.servers": settings.brokers, "linger.ms": 50, "log_level": 2})
-    trace = Trace(
-        run=settings.run,
-        brokers=settings.brokers,
-        topic=TRACE_TOPIC,
-        flush_interval_ms=500,
-        timer_slack_ms=TIMER_SLACK_MS,
-    )
-    async with Participant(
-        list(settings.addresses)[settings.me],
-        members=settings.addresses,
-        trace=trace,
+    since = time.time()
+    member = Participant(
+        settings.members[settings.me],
+        domain=DOMAIN,
+        bootstrap=settings.bootstrap,
+        wish=settings.me,
+        trace=trace_of(settings.run, settings.brokers),
         impairment=settings.impairment,
-    ) as participant:
+    )
+    async with member as participant, _looking(participant, since, leader):
         ordered = DeltaCausal(lifetime_ms=LIFETIME_MS, domain=ORDERED)
         control = Unordered(lifetime_ms=LIFETIME_MS, domain=CONTROL)
         groups = [
-            Group(ORDERED, ordered, participant, rooms, deliveries),
-            Group(CONTROL, control, participant, rooms, deliveries),
+            Group(ORDERED, ordered, participant, settings.members, rooms, deliveries),
+            Group(CONTROL, control, participant, settings.members, rooms, deliveries),
         ]
         for group in groups:
             await group.matched()

@@ -1,12 +1,9 @@
 """What the demo's processes must agree on."""
 
-import socket
-from contextlib import ExitStack
-
 import msgspec
 
 from orderwire.aio.impairment import Impairment
-from orderwire.cli.demo.script import MEMBER_NAMES
+from orderwire.participant import Trace
 
 LIFETIME_MS = 250
 """Δ of both groups: S000's video conference.  [S000:sec.2.2]"""
@@ -25,6 +22,10 @@ TRACE_TOPIC = "conference.trace"
 DELIVERY_TOPIC = "conference.deliveries"
 TEXT_TOPIC = "conference.text"
 ORDERED, CONTROL = "ordered", "control"
+DOMAIN = "conference"
+"""Of discovery."""
+GUEST = "guest"
+"""Is there, is killed, comes back and listens."""
 
 IMPAIRMENT = Impairment(delay_ms=4, jitter_mean_ms=12, loss_ratio=0.02, duplicate_ratio=0.01)
 """What happens to every datagram at the socket boundary: heavy reordering, some loss."""
@@ -35,10 +36,28 @@ class MemberSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     run: str
     me: int
-    addresses: dict[str, str]
-    """Member name → host:port, in the order of member ids."""
+    members: list[str]
+    """Names, in the order of member ids."""
+    bootstrap: str
+    """Where the domain's server listens."""
     brokers: str
     text_path: str | None
+    impairment: Impairment
+
+
+class GuestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the guest's process is told at its start."""
+
+    name: str
+    me: int
+    """Its id, behind the members'."""
+    bootstrap: str
+    listen: str
+    """Any port in its first life, the same address in the next one."""
+    listens: bool
+    """Whether it hears the others: in its second life, which is traced."""
+    run: str
+    brokers: str
     impairment: Impairment
 
 
@@ -52,18 +71,12 @@ class AnalystSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     text_path: str | None
 
 
-def free_addresses(count: int) -> dict[str, str]:
-    """Return this many loopback addresses whose port is free for TCP and UDP, by member name."""
-    addresses: dict[str, str] = {}
-    with ExitStack() as taken:
-        while len(addresses) < count:
-            stream = taken.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-            stream.bind(("127.0.0.1", 0))
-            port = stream.getsockname()[1]
-            datagram = taken.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-            try:
-                datagram.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            addresses[MEMBER_NAMES[len(addresses)]] = f"127.0.0.1:{port}"
-    return addresses
+def trace_of(run: str, brokers: str) -> Trace:
+    """Return where a member's events go."""
+    return Trace(
+        run=run,
+        brokers=brokers,
+        topic=TRACE_TOPIC,
+        flush_interval_ms=500,
+        timer_slack_ms=TIMER_SLACK_MS,
+    )
