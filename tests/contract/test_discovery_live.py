@@ -23,6 +23,7 @@ import pytest
 from discovery_member import DOMAIN, Member
 from loopback import free_members
 
+from orderwire import Participant
 from orderwire.aio.addresses import split_address
 from orderwire.aio.discovery_frames import VERSION, FrameKind, Hello, frame
 from orderwire.aio.discovery_host import DiscoveryHost, monotonic_now
@@ -395,6 +396,18 @@ def test_a_domain_of_another_name_is_not_met() -> None:
             await asyncio.gather(a.knows("a", "b"), b.knows("a", "b"))
             assert stranger.known() == []
             assert made.host.transport.refusals.total() >= 1
+
+    run(work)
+
+
+def test_the_server_may_be_named() -> None:
+    async def work() -> None:
+        async with domain() as made:
+            _, port = split_address(made.host.address)
+            where = f"localhost:{port}"
+            async with Participant("ana", domain=DOMAIN, bootstrap=where) as participant:
+                assert participant.id is not None
+            assert made.server.requests == 1
 
     run(work)
 

@@ -40,12 +40,22 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def resolved(address: str) -> str:
-    """Return the address with the host's number in place of its name: peers know it by that.
+async def looked_up(address: str) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    """Return the family and the number of the host, and the port; IPv4 where there is a choice.
 
     Raises LocalProtocolError on no address, OSError for a host that is not known.
     """
     host, port = split_address(address)
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return join_address(str(found[0][4][0]), port)
+    family, _, _, _, where = min(found, key=lambda each: each[0] != socket.AF_INET)
+    return family, (str(where[0]), port)
+
+
+async def resolved(address: str) -> str:
+    """Return the address with the host's number in place of its name: peers know it by that.
+
+    Raises LocalProtocolError on no address, OSError for a host that is not known.
+    """
+    _, (host, port) = await looked_up(address)
+    return join_address(host, port)

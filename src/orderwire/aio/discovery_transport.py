@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import count
 from typing import Self
 
-from orderwire.aio.addresses import is_loopback, join_address, split_address
+from orderwire.aio.addresses import is_loopback, join_address, looked_up, split_address
 from orderwire.aio.discovery_dialling import Dialler, Session
 from orderwire.aio.discovery_frames import VERSION, FrameKind, Hello
 from orderwire.aio.discovery_link import Link
@@ -97,7 +97,7 @@ class DiscoveryTransport:
 
         Raises LocalProtocolError, and OSError when the address cannot be bound.
         """
-        host, port = split_address(address)
+        host, _ = split_address(address)
         if not (is_loopback(host) or credentials is not None or insecure):
             raise LocalProtocolError(
                 f"{address} is reachable from other machines, and without TLS this listener neither"
@@ -106,9 +106,7 @@ class DiscoveryTransport:
             )
         if not 0 < len(domain.encode()) <= 255:
             raise LocalProtocolError(f"domain {domain!r} must have 1 to 255 bytes")
-        loop = asyncio.get_running_loop()
-        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, _, _, _, where = found[0]
+        family, where = await looked_up(address)
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from orderwire.aio.addresses import is_loopback
+from orderwire.aio.addresses import is_loopback, resolved
 from orderwire.aio.discovery_host import DiscoveryHost
 from orderwire.aio.discovery_tls import Credentials
 from orderwire.aio.discovery_transport import DiscoveryTransport
@@ -192,6 +192,8 @@ class Discovering:
     async def open(self) -> None:
         """Join the domain; `id` is set then.  Raises TimeoutError, LocalProtocolError, OSError."""
         settings = self._settings
+        bootstrap = None if settings.bootstrap is None else await resolved(settings.bootstrap)
+        seeds = tuple([await resolved(each) for each in settings.seeds])
         transport = await DiscoveryTransport.open(
             settings.listen,
             domain=settings.domain,
@@ -201,7 +203,7 @@ class Discovering:
         chance = Random(self._guid)
         core = self._core = FdpNode(
             transport.address,
-            self._entrance(transport.address, chance),
+            self._entrance(transport.address, bootstrap, seeds, chance),
             settings.discovery,
             chance,
             CompactMaps(),
@@ -245,18 +247,20 @@ class Discovering:
         self.id = ProcessId(core.id)
         self.inc = core.roster.inc
 
-    def _entrance(self, address: str, chance: Random) -> Entrance:
+    def _entrance(
+        self, address: str, bootstrap: str | None, seeds: tuple[str, ...], chance: Random
+    ) -> Entrance:
         settings = self._settings
-        if settings.bootstrap is not None:
+        if bootstrap is not None:
             return ServerEntrance(
-                self._guid, address, settings.bootstrap, settings.discovery, wish=settings.wish
+                self._guid, address, bootstrap, settings.discovery, wish=settings.wish
             )
         if settings.zookeeper is not None:
             return OutsideEntrance()
         return SeedEntrance(
             self._guid,
             address,
-            settings.seeds,
+            seeds,
             settings.discovery,
             chance,
             started_ms=time.time_ns() // 1_000_000,
