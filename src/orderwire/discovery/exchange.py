@@ -7,7 +7,7 @@ from orderwire.discovery.effects import Address, DiscoveryEffects, Post
 from orderwire.discovery.messages import Carried, DeltaChain, Have, MapRecord, Maps, Pull, Row
 from orderwire.discovery.own import Own
 from orderwire.discovery.roster import Merge, Roster
-from orderwire.discovery.settings import DELTAS_MAX, DiscoverySettings
+from orderwire.discovery.settings import CARRIED_BYTES_MAX, DELTAS_MAX, DiscoverySettings
 from orderwire.discovery.timers import Timers
 from orderwire.kernel import Indicate, Instant, probe
 
@@ -100,6 +100,7 @@ class Exchange:
         maps: list[Carried] = []
         chains: list[DeltaChain] = []
         roster, own = self._roster, self._own
+        room = CARRIED_BYTES_MAX
         for have in wanted:
             if have.id == roster.me:
                 row, record, deltas = own.row(), own.told, tuple(own.history)
@@ -114,7 +115,11 @@ class Exchange:
             if missing <= 0:
                 continue
             chain = deltas[-missing:] if held and missing <= len(deltas) else ()
-            if chain and sum(map(len, chain)) < record.size_bytes:
+            shorter = bool(chain) and sum(map(len, chain)) < record.size_bytes
+            room -= sum(map(len, chain)) if shorter else record.size_bytes
+            if room < 0 and (maps or chains):
+                break
+            if shorter:
                 probe("fdp: changes pulled")
                 chains.append(DeltaChain(row, held, chain))
             else:

@@ -5,7 +5,6 @@ failure detection with ages, incarnations, rerouting and anti-entropy (docs/prot
 BiFDP serves a broadcast half around in both directions; which one is chosen per message, by size.
 """
 
-from collections import deque
 from random import Random
 
 from orderwire.discovery.antientropy import SYNC, AntiEntropy
@@ -51,7 +50,12 @@ from orderwire.discovery.messages import (
 from orderwire.discovery.own import Own
 from orderwire.discovery.ring import UP, between
 from orderwire.discovery.roster import Entry, Merge, Roster
-from orderwire.discovery.settings import EARLY_MESSAGES_MAX, DiscoverySettings
+from orderwire.discovery.settings import (
+    CARRIED_BYTES_MAX,
+    EARLY_BYTES_MAX,
+    EARLY_MESSAGES_MAX,
+    DiscoverySettings,
+)
 from orderwire.discovery.timers import Timers
 from orderwire.kernel import Indicate, Instant, LocalProtocolError, RemoteProtocolError, probe
 
@@ -81,7 +85,8 @@ class FdpNode:
         self.broadcasts = Broadcasts(settings, roster, timers)
         self._exchange = exchange = Exchange(settings, roster, own, timers)
         self._anti_entropy = AntiEntropy(settings, roster, own, exchange, entrance, timers, chance)
-        self._early: deque[tuple[Address, Addressed]] = deque(maxlen=EARLY_MESSAGES_MAX)
+        self._early: list[tuple[Address, Addressed]] = []
+        self._early_bytes = 0
         self.leaving = False
         self.gone = False
 
@@ -207,7 +212,7 @@ class FdpNode:
         if self._mechanisms.detect:
             self._timers.set(CHECK, Instant(now + self.settings.fail_ns // 4))
         self._anti_entropy.begin(now)
-        early, self._early = self._early, deque(maxlen=EARLY_MESSAGES_MAX)
+        early, self._early, self._early_bytes = self._early, [], 0
         for source, message in early:
             try:
                 effects += self._addressed(source, message, now)
@@ -296,7 +301,7 @@ class FdpNode:
         if roster.me is None:
             if self._mechanisms.early:
                 probe("fdp: early message")
-                self._early.append((source, message))
+                self._keep_early(source, message)
             return []
         if message.to != roster.me and message.to is not None:
             if isinstance(message, JoinAck | LeaveAck | Maps | SyncReply):
@@ -322,6 +327,15 @@ class FdpNode:
         if isinstance(message, Sync):
             return self._anti_entropy.on_sync(source, message, now)
         return self._anti_entropy.on_reply(source, message, now)
+
+    def _keep_early(self, source: Address, message: Addressed) -> None:
+        """Keep it until there is an id, unless there are too many. [R4]"""
+        size = nominal_bytes(message)
+        if len(self._early) >= EARLY_MESSAGES_MAX or self._early_bytes + size > EARLY_BYTES_MAX:
+            probe("fdp: early message dropped")
+            return
+        self._early_bytes += size
+        self._early.append((source, message))
 
     def _check(self, message: Addressed) -> None:
         """Refuse ids outside the id space, broadcasts without direction, MAPs without a header."""
@@ -375,6 +389,7 @@ class FdpNode:
         assert roster.me is not None
         have = {each.id: (each.inc, each.ver) for each in message.have}
         size, direction = roster.id_space, message.direction
+        room = CARRIED_BYTES_MAX
         maps = []
         if have.get(roster.me) != (roster.inc, self.own.told.ver):
             maps.append(Carried(self.own.row(), self.own.told))
@@ -386,8 +401,13 @@ class FdpNode:
             entry = roster.entries.get(identity)
             if entry is None or entry.map is None or identity == message.row.id:
                 continue
-            if have.get(identity) != (entry.inc, entry.map.ver):
-                maps.append(Carried(roster.row_of(entry, now), entry.map))
+            if have.get(identity) == (entry.inc, entry.map.ver):
+                continue
+            room -= entry.map.size_bytes
+            if room < 0:  # The joiner asks their owners for what is missing. [R9]
+                probe("fdp: report cut")
+                break
+            maps.append(Carried(roster.row_of(entry, now), entry.map))
         return tuple(maps)
 
     def _on_ack(

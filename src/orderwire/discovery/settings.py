@@ -8,12 +8,16 @@ from orderwire.kernel import NS_PER_MS, NS_PER_S
 ID_SPACE_MAX = 1 << 64
 EARLY_MESSAGES_MAX = 512
 """Messages kept for a participant that has no id yet. [FDP/1 R4]"""
+EARLY_BYTES_MAX = 64 << 20
+"""Bytes of them, at most."""
 SMALL_ID_SPACE = 4096
 """Up to this size every id's last record is kept for ever. [FDP/1 R13]"""
 DUPLICATES_MAX = 16_384
 """Broadcasts whose range is remembered, the oldest forgotten first. [FDP/1 R10]"""
 DELTAS_MAX = 16
 """Longest chain of changes kept behind a full MAP. [S002 spec 5]"""
+CARRIED_BYTES_MAX = 8 << 20
+"""Most bytes of MAPs in one message, beside the first; the others are asked for again."""
 MEMBERS_MAX = 65_536
 """Most participants in one domain; further ones are dropped and counted."""
 

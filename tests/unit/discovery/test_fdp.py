@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from orderwire.discovery import exchange, fdp
 from orderwire.discovery.commands import (
     Change,
     End,
@@ -166,6 +167,15 @@ def test_at_most_so_many_early_messages_are_kept() -> None:
     assert len(posts(driven.grant(5), JoinAck)) == EARLY_MESSAGES_MAX
 
 
+def test_early_messages_are_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fdp, "EARLY_BYTES_MAX", 10_000)
+    driven = Driven()
+    for seq in range(20):
+        record = MapRecord(1, bytes(900))
+        driven.node.receive("a5", join_of(5, seq=seq, map=record), T0)
+    assert len(posts(driven.grant(5), JoinAck)) == 10
+
+
 def test_a_hostile_early_message_keeps_nobody_from_joining() -> None:
     """It is dropped; what came before and after it is answered."""
     driven = Driven()
@@ -206,6 +216,22 @@ def test_a_report_covers_the_range_and_the_gap_but_not_what_is_held() -> None:
     ack = posts(driven.node.receive("a15", other, T0), JoinAck)[0][1]
     assert ack.maps is not None
     assert {each.row.id for each in ack.maps} == {1}
+
+
+def test_a_report_takes_no_more_than_a_message_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left out the joiner asks for; a single MAP is sent whatever its size."""
+    monkeypatch.setattr(fdp, "CARRIED_BYTES_MAX", 12)
+    monkeypatch.setattr(exchange, "CARRIED_BYTES_MAX", 12)
+    driven = Driven.joined(5, 9, 12)
+    ack = posts(driven.node.receive("a15", join_of(15, hi=14), T0), JoinAck)[0][1]
+    assert ack.maps is not None
+    assert [each.row.id for each in ack.maps] == [ME, 5, 9]
+    wanted = (Have(9, 49, 0), Have(5, 45, 0), Have(12, 52, 0))
+    ((_, maps),) = posts(driven.node.receive("a5", Pull(ME, 5, wanted), T0), Maps)
+    assert [each.row.id for each in maps.maps] == [9, 5]
+    monkeypatch.setattr(exchange, "CARRIED_BYTES_MAX", 1)
+    ((_, maps),) = posts(driven.node.receive("a5", Pull(ME, 5, wanted), T0), Maps)
+    assert [each.row.id for each in maps.maps] == [9]
 
 
 def test_a_relayed_join_is_acknowledged_to_the_relay_without_maps() -> None:
