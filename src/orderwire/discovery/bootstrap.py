@@ -49,11 +49,13 @@ class BootstrapServer:
         epoch: int,
         recovering: bool = False,
         successors_only: bool = False,
+        both_ways: bool = False,
     ) -> None:
         """`epoch` must grow with every start.
 
         `recovering` says that an earlier server's table is lost; `successors_only` answers as
-        printed, with the successor list alone, which the simulator shows to be too little.
+        printed, with the successor list alone, which the simulator shows to be too little, or, for
+        BiFDP, with that of each direction.
         """
         self.settings = settings
         self._epoch = epoch
@@ -68,6 +70,7 @@ class BootstrapServer:
         self._issued = 0
         self._bits = (settings.id_space - 1).bit_length()
         self._successors_only = successors_only
+        self._both_ways = both_ways
         self._silent_until = 0
         if recovering:
             wait_ns = settings.lease_ns if settings.recovery_ns is None else settings.recovery_ns
@@ -153,6 +156,9 @@ class BootstrapServer:
         if self._successors_only:
             size = self.settings.id_space
             rows = successor_rows(sorted(self._holders), held, size)
+            if self._both_ways:
+                mirrored = sorted(-each % size for each in self._holders)
+                rows += [-each % size for each in successor_rows(mirrored, -held % size, size)]
             listed = {each: self._holders[each] for each in rows}
         return tuple(
             Contact(identity, holder.addr, holder.inc)

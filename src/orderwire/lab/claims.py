@@ -141,7 +141,8 @@ def _wanted(claim: Claim) -> str:
 
 
 def _number(mean: Mean) -> str:
-    return f"{mean.mean:.3g}" if isnan(mean.half) else f"{mean.mean:.3g} ± {mean.half:.2g}"
+    number = f"{mean.mean:.3g}" if abs(mean.mean) < 1_000 else f"{mean.mean:,.0f}"
+    return number if isnan(mean.half) else f"{number} ± {mean.half:.2g}"
 
 
 def said(value: Any) -> str:

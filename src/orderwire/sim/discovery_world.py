@@ -151,6 +151,7 @@ class DiscoveryWorld:
             epoch=self._epoch,
             recovering=lost,
             successors_only=self._literal,
+            both_ways=self.settings.both_ways_bytes_max < 0,
         )
         self._begin(SERVER, server)
 

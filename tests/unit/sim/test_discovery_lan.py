@@ -74,6 +74,14 @@ def test_the_literal_protocol_misses_pairs_when_joins_overlap() -> None:
     assert run("1-2", Variant.FDP_LITERAL, window_ms=5).pairs_missing > 10
 
 
+def test_both_ways_as_printed_misses_fewer_pairs() -> None:
+    once, both = (
+        run("1-3", variant, window_ms=100).pairs_missing
+        for variant in (Variant.FDP_LITERAL, Variant.BIFDP_LITERAL)
+    )
+    assert 0 < both < once / 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "variant", "expected_s"),
