@@ -200,7 +200,8 @@ class ParquetSource:
 
 
 def _wanted(kinds: Sequence[str], processes: tuple[int, int] | None) -> pc.Expression:
-    wanted = pc.field("kind").isin(list(kinds))
+    # Typed, since there may be none.
+    wanted = pc.field("kind").isin(pa.array(kinds, pa.string()))
     if processes is not None:
         low, high = processes
         wanted &= (pc.field("process") >= low) & (pc.field("process") < high)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pytest
 
 from orderwire.trace.discovery_events import SILENT, DiscoveryTimeline
 from orderwire.trace.events import NO_ORDER, DiscoveryRun, Event, EventKind, RunSettings
+from orderwire.trace.reader import write_trace
 from orderwire.trace.schema import events_from_table, table_from_events
 from orderwire.verify.audit import AuditOptions, audit
 from orderwire.verify.discovery import Domain as Definitions
@@ -16,7 +18,7 @@ from orderwire.verify.discovery_audit import discovery_pairs, open_domain
 from orderwire.verify.discovery_synthetic import DomainFaults, DomainSettings, synthetic_domain
 from orderwire.verify.kernels.survey import SURVEYED, survey
 from orderwire.verify.report import Report, RunReport
-from orderwire.verify.source import TableSource, settings_of
+from orderwire.verify.source import ParquetSource, TableSource, settings_of
 from orderwire.verify.synthetic import SyntheticSettings, synthetic_table
 from orderwire.verify.verdict import Verdict
 
@@ -377,3 +379,17 @@ def test_a_run_of_order_alone_has_no_discovery() -> None:
     report, _ = audited(synthetic_table(SyntheticSettings(events=500, members=4, fan_out=2)))
     runs: list[RunReport] = report.runs
     assert [run.discovery for run in runs] == [None]
+
+
+def test_sources_read_kinds_of_a_run_and_of_processes(tmp_path: Path) -> None:
+    table = pa.concat_tables([table_from_events(trio()[0]), synthetic_domain(SMALL)])
+    path = tmp_path / "trace.parquet"
+    write_trace(path, table)
+    columns = ("run_id", "process", "position")
+    for source in (TableSource(table), ParquetSource([str(path)])):
+        assert source.of_kinds((), columns).num_rows == 0
+        adopted = source.of_kinds(("adopt", "boot"), columns, "run", (1, 3))
+        assert sorted(zip(*adopted.to_pydict().values(), strict=True)) == [
+            ("run", process, position) for process in (1, 2) for position in (1, 2)
+        ]
+        assert source.of_kinds(("start",), columns).num_rows == 3 + SMALL.participants
