@@ -31,7 +31,7 @@ from orderwire.aio.discovery_settings import TransportSettings
 from orderwire.aio.discovery_transport import DiscoveryTransport
 from orderwire.discovery.bootstrap import BootstrapServer
 from orderwire.discovery.messages import RequestId
-from orderwire.discovery.settings import BootstrapSettings
+from orderwire.discovery.settings import BootstrapSettings, DiscoverySettings
 from orderwire.kernel import NS_PER_S
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
@@ -396,6 +396,21 @@ def test_a_domain_of_another_name_is_not_met() -> None:
             await asyncio.gather(a.knows("a", "b"), b.knows("a", "b"))
             assert stranger.known() == []
             assert made.host.transport.refusals.total() >= 1
+
+    run(work)
+
+
+def test_all_may_leave_at_once_and_none_waits_for_who_has_gone() -> None:
+    async def work() -> None:
+        settings = DiscoverySettings(leave_ns=60 * NS_PER_S, ack_ns=60 * NS_PER_S)
+        async with domain() as made:
+            names = [f"m{number:02}" for number in range(16)]
+            for name in names:
+                (await made.member(name, settings=settings)).start()
+            await asyncio.gather(*(each.knows(*names) for each in made.members))
+            leaving, made.members = made.members, []
+            async with asyncio.timeout(30):
+                await asyncio.gather(*(each.leave() for each in leaving))
 
     run(work)
 

@@ -114,7 +114,7 @@ class Member:
     async def leave(self) -> None:
         """Say goodbye and close."""
         self.host.submit(End())
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self.gone.wait()
         await self.host.close()
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from orderwire.discovery.effects import DiscoveryEffects, Post
+from orderwire.discovery.effects import Address, DiscoveryEffects, Post
 from orderwire.discovery.messages import (
     HOPS_MAX,
     Broadcast,
@@ -213,6 +213,11 @@ class Broadcasts:
         return self.fail(to, now) + self._reroute(pending.message, now, late=True)
 
     # -- rerouting --------------------------------------------------------------------------
+
+    def targets_at(self, address: Address) -> set[int]:
+        """Return the ids at this address whose answers are outstanding."""
+        targets = {key[4] for key in self.pending}
+        return {each for each in targets if self._roster.address_of(each) == address}
 
     def fail(self, identity: int, now: Instant) -> DiscoveryEffects:
         """Suspect this id and give what it was to serve to others. [R14]"""

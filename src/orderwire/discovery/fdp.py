@@ -360,7 +360,7 @@ class FdpNode:
                 ahead |= any(
                     chain.base + len(chain.deltas) > chain.row.ver for chain in message.chains
                 )
-            if ahead:
+            if ahead and self._mechanisms.versions:
                 raise RemoteProtocolError(
                     f"a {type(message).__name__} with a MAP newer than its header"
                 )
@@ -447,9 +447,12 @@ class FdpNode:
 
     def _on_unreachable(self, address: Address, now: Instant) -> DiscoveryEffects:
         effects = self._from_entrance(self._entrance.unreachable(address, now), now)
+        if self.roster.me is None:
+            return effects
         holder = self.roster.holder(address)
-        if holder is not None and self.roster.me is not None:
-            effects += self.broadcasts.fail(holder, now)
+        failed = self.broadcasts.targets_at(address)  # One may have left before it answered.
+        for identity in sorted(failed if holder is None else {*failed, holder}):
+            effects += self.broadcasts.fail(identity, now)
         return effects
 
     def _settle(self, effects: DiscoveryEffects, now: Instant) -> DiscoveryEffects:
