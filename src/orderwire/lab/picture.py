@@ -82,11 +82,11 @@ def draw(
     height = lines * PANEL_INCHES[1] + 0.5
     with styled():
         figure = Figure(figsize=(width, height), layout="constrained")
-        axes = figure.subplots(lines, columns, squeeze=False).flat
+        axes = list(figure.subplots(lines, columns, squeeze=False).flat)
         drawn: dict[str, Any] = {}
         for panel, axis in zip(panels, axes, strict=False):
             drawn |= _draw_panel(experiment, panel, axis, rows, curves)
-        for axis in list(axes)[len(panels) :]:
+        for axis in axes[len(panels) :]:
             axis.axis("off")
         shown = [curve for curve in curves if curve in drawn]
         figure.legend(
@@ -137,6 +137,8 @@ def _draw_panel(
         axis.set_xticks(range(len(values)), [picture.names.get(said(v), said(v)) for v in values])
     elif picture.log_x:
         axis.set_xscale("log")
+        axis.set_xticks(values, [said(v) for v in values])
+        axis.minorticks_off()
     if picture.log_y if panel.log_y is None else panel.log_y:
         axis.set_yscale("log", nonpositive="clip")
     else:

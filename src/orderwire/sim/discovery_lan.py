@@ -20,7 +20,14 @@ from orderwire.discovery.commands import Learnt, WholeMaps
 from orderwire.discovery.effects import Address, DiscoveryEffects, Post
 from orderwire.discovery.entrance import Entrance
 from orderwire.discovery.fdp import FdpNode
-from orderwire.discovery.messages import Broadcast, Join, JoinAck, Message, nominal_bytes
+from orderwire.discovery.messages import (
+    Broadcast,
+    Heartbeat,
+    Join,
+    JoinAck,
+    Message,
+    nominal_bytes,
+)
 from orderwire.discovery.ring import RangePolicy
 from orderwire.discovery.settings import LITERAL, BootstrapSettings, DiscoverySettings
 from orderwire.discovery.tcp_mesh import MeshNode
@@ -33,6 +40,8 @@ from orderwire.sim.world import World
 
 SLICE_NS = 10 * NS_PER_MS
 """How often a run looks whether it is done."""
+FOR_EVER_NS = 1 << 62
+"""The printed server knows no leases."""
 QUIET_NS = 3 * NS_PER_S
 """A protocol without repair is done when nothing has been learned for so long."""
 
@@ -104,7 +113,11 @@ class DiscoveryScenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
 
 class DiscoveryResult(SdpResult, frozen=True, kw_only=True):
-    """What one run measured; messages are those of participants and server, each one a stream's."""
+    """What one run measured; messages are those of participants and server, each one a stream's.
+
+    Heartbeats are in `kinds` and `kind_bytes` alone: how many there are is a matter of how long one
+    looks.
+    """
 
     kind_bytes: dict[str, int]
     """Payload bytes sent, by the kind of message."""
@@ -161,9 +174,10 @@ class LanRun:
         self.host_of = {name: host for host, name in enumerate(self.names)}
         id_space = scenario.id_space or 1 << max(1, (self.hosts - 1).bit_length())
         settings = scenario.core_settings()
+        lease_ns = FOR_EVER_NS if scenario.variant.literal else settings.lease_ns
         self.domain = DiscoveryWorld(
             settings,
-            BootstrapSettings(id_space=id_space, lease_ns=settings.lease_ns),
+            BootstrapSettings(id_space=id_space, lease_ns=lease_ns),
             seed,
             lambda source, to: 0,
             literal=scenario.variant.literal,
@@ -240,7 +254,7 @@ class LanRun:
         process = self.domain.processes.get(self.names[to])
         if process is None:
             return
-        self.received += 1
+        self.received += type(message) is not Heartbeat
         if type(message) is Join:
             self.hops[message.hop] += 1
         self.domain.deliver(self.names[source], process, message)
@@ -276,9 +290,9 @@ class LanRun:
         return DiscoveryResult(
             rows=tuple(self._row(source) for source in range(self.n)),
             p50_s=self._median_s(),
-            sent=self.sent.total(),
+            sent=self.sent.total() - self.sent[Heartbeat],
             received=self.received,
-            payload_bytes=self.sent_bytes.total(),
+            payload_bytes=self.sent_bytes.total() - self.sent_bytes[Heartbeat],
             wire_bytes=sum(count.wire_bytes for count in counts),
             kinds={kind.__name__: count for kind, count in self.sent.items()},
             kind_bytes={kind.__name__: count for kind, count in self.sent_bytes.items()},

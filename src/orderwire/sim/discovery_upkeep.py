@@ -21,6 +21,7 @@ from orderwire.discovery.messages import (
     Message,
     Pull,
     Release,
+    RenewOk,
     RequestId,
     Update,
 )
@@ -28,7 +29,7 @@ from orderwire.kernel import NS_PER_MS, NS_PER_S, ms
 from orderwire.sim.discovery_lan import SLICE_NS, DiscoveryScenario, LanRun
 
 SETTLE_NS = 4 * NS_PER_S
-"""After the boot anti-entropy needs a few rounds to slow down."""
+"""After news anti-entropy needs a few rounds to slow down."""
 STEP_NS = 20 * NS_PER_MS
 WAIT_NS = 30 * NS_PER_S
 """How long anything is waited for."""
@@ -161,13 +162,16 @@ class _UpkeepRun(LanRun):
         }
 
     def _idle(self) -> dict[str, Any]:
+        self.world.run(self.world.now_ns + SETTLE_NS)
         idle_ns = self._plan.idle_ns
-        messages, size = self.sent.total(), self.sent_bytes.total()
+        sent, size = self.sent.copy(), self.sent_bytes.copy()
         self.world.run(self.world.now_ns + idle_ns)
+        kinds = [kind for kind in self.sent if kind is not RenewOk]  # That is the server's.
         per_second = self.n * idle_ns / NS_PER_S
         return {
-            "idle_messages_per_s": (self.sent.total() - messages) / per_second,
-            "idle_bytes_per_s": (self.sent_bytes.total() - size) / per_second,
+            "idle_messages_per_s": self._since(sent, tuple(kinds)) / per_second,
+            "idle_bytes_per_s": sum(self.sent_bytes[kind] - size[kind] for kind in kinds)
+            / per_second,
         }
 
     def _join(self) -> dict[str, Any]:

@@ -129,6 +129,33 @@ def test_a_figure_of_cases_is_planned_judged_and_drawn(tmp_path: Path) -> None:
     assert "messages" not in below.get_text()
 
 
+def test_no_empty_axes_are_left_and_a_logarithmic_axis_names_its_values() -> None:
+    text = TINY.replace('case = ["1-1", "1-2"]', "participants = [8, 16]")
+    text = (
+        text.replace('case = ["1-1"]', "participants = [8]")
+        .replace(
+            'even = true\npanels = [\n  "max_s",',
+            'log_x = true\ncolumns = 2\npanels = [\n  "max_s", "p50_s",',
+        )
+        .replace('x = "case"', 'x = "participants"')
+        .replace('at = { case = "1-1" }, ', "")
+    )
+    experiment = read_experiment(text.encode(), "tiny")
+    samples = [
+        Sample(
+            series="F",
+            algorithm="fdp",
+            point={"participants": n},
+            seed=1,
+            measures={"max_s": 1.0, "p50_s": 0.5, "hop1": 3.0, "hop2": 1.0},
+        )
+        for n in (8, 16)
+    ]
+    figure = draw(experiment, tidy(samples), [], experiment.full, 1, quick=False)
+    assert [each.axison for each in figure.axes] == [True, True, True, False]
+    assert [each.get_text() for each in figure.axes[0].get_xticklabels()] == ["8", "16"]
+
+
 def test_replay_does_one_run_again(tmp_path: Path) -> None:
     path = tmp_path / "tiny.toml"
     path.write_text(TINY)

@@ -35,7 +35,7 @@ def test_everybody_learns_everything(variant: Variant, streams: str) -> None:
     assert result.pairs_missing == 0
     assert result == run_discovery(scenario, 3)
     assert 0 < result.max_both_up_s < result.max_s < 0.6
-    assert sum(result.kinds.values()) == result.sent
+    assert sum(result.kinds.values()) - result.kinds.get("Heartbeat", 0) == result.sent
 
 
 def test_sizes_are_those_of_the_formula() -> None:
@@ -70,7 +70,7 @@ def test_the_mesh_connects_every_pair_and_the_server() -> None:
 
 
 def test_the_literal_protocol_misses_pairs_when_joins_overlap() -> None:
-    assert run("1-2", Variant.FDP_LITERAL, window_ms=5_000).pairs_missing == 0
+    assert run("1-2", Variant.FDP_LITERAL, window_ms=20_000).pairs_missing == 0
     assert run("1-2", Variant.FDP_LITERAL, window_ms=5).pairs_missing > 10
 
 
