@@ -12,6 +12,7 @@ from orderwire.discovery.messages import (
     Leave,
     Row,
     Update,
+    held,
     nominal_bytes,
 )
 from orderwire.discovery.ring import (
@@ -205,12 +206,13 @@ class Broadcasts:
     def overdue(self, key: Key, now: Instant) -> DiscoveryEffects:
         """Send again what is not acknowledged, or give up on its target. [R14]"""
         pending = self._forget(key)
+        copy = held(pending.message, now - pending.sent_ns)
         roster, to = self._roster, key[4]
         there = roster.address_of(to) is not None and not roster.suspected(to)
         if there and self._mechanisms.arq and pending.sends < self._settings.sends_max:
             probe("fdp: sent again")
-            return self._send(pending.message, now, pending.sends + 1, late=True)
-        return self.fail(to, now) + self._reroute(pending.message, now, late=True)
+            return self._send(copy, now, pending.sends + 1, late=True)
+        return self.fail(to, now) + self._reroute(copy, now, late=True)
 
     # -- rerouting --------------------------------------------------------------------------
 
@@ -225,12 +227,13 @@ class Broadcasts:
         effects: DiscoveryEffects = []
         for key in [each for each in self.pending if each[4] == identity]:
             pending = self._forget(key)
-            effects += self._reroute(pending.message, now, late=pending.sends > 1)
+            copy = held(pending.message, now - pending.sent_ns)
+            effects += self._reroute(copy, now, late=pending.sends > 1)
         since = now - self._settings.ack_ns
         for key in [each for each in self._recent if each[4] == identity]:
             sent_ns, update = self._recent.pop(key)
             if sent_ns >= since:
-                effects += self._reroute(update, now)
+                effects += self._reroute(held(update, now - sent_ns), now)
         return effects
 
     def _reroute(self, copy: Broadcast, now: Instant, *, late: bool = False) -> DiscoveryEffects:

@@ -45,6 +45,7 @@ from orderwire.discovery.messages import (
     Sync,
     SyncReply,
     Update,
+    held,
     nominal_bytes,
 )
 from orderwire.discovery.own import Own
@@ -85,7 +86,7 @@ class FdpNode:
         self.broadcasts = Broadcasts(settings, roster, timers)
         self._exchange = exchange = Exchange(settings, roster, own, timers)
         self._anti_entropy = AntiEntropy(settings, roster, own, exchange, entrance, timers, chance)
-        self._early: list[tuple[Address, Addressed]] = []
+        self._early: list[tuple[Instant, Address, Addressed]] = []
         self._early_bytes = 0
         self.leaving = False
         self.gone = False
@@ -213,9 +214,9 @@ class FdpNode:
             self._timers.set(CHECK, Instant(now + self.settings.fail_ns // 4))
         self._anti_entropy.begin(now)
         early, self._early, self._early_bytes = self._early, [], 0
-        for source, message in early:
+        for came, source, message in early:
             try:
-                effects += self._addressed(source, message, now)
+                effects += self._addressed(source, held(message, now - came), now)
             except RemoteProtocolError:  # Its sender's fault, and nobody's who joins.
                 probe("fdp: early message refused")
         return effects
@@ -301,7 +302,7 @@ class FdpNode:
         if roster.me is None:
             if self._mechanisms.early:
                 probe("fdp: early message")
-                self._keep_early(source, message)
+                self._keep_early(source, message, now)
             return []
         if message.to != roster.me and message.to is not None:
             if isinstance(message, JoinAck | LeaveAck | Maps | SyncReply):
@@ -328,14 +329,14 @@ class FdpNode:
             return self._anti_entropy.on_sync(source, message, now)
         return self._anti_entropy.on_reply(source, message, now)
 
-    def _keep_early(self, source: Address, message: Addressed) -> None:
+    def _keep_early(self, source: Address, message: Addressed, now: Instant) -> None:
         """Keep it until there is an id, unless there are too many. [R4]"""
         size = nominal_bytes(message)
         if len(self._early) >= EARLY_MESSAGES_MAX or self._early_bytes + size > EARLY_BYTES_MAX:
             probe("fdp: early message dropped")
             return
         self._early_bytes += size
-        self._early.append((source, message))
+        self._early.append((now, source, message))
 
     def _check(self, message: Addressed) -> None:
         """Refuse ids outside the id space, broadcasts without direction, MAPs without a header."""

@@ -5,11 +5,12 @@
 """
 
 from enum import IntEnum
-from typing import Annotated, TypeAlias
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from orderwire.kernel import RemoteProtocolError
+from orderwire.kernel import NS_PER_MS, RemoteProtocolError
 
 COUNT_MAX = (1 << 63) - 1
 HOPS_MAX = 1 << 16
@@ -376,6 +377,31 @@ Message: TypeAlias = Addressed | NotMe | FromServer | ToServer | OfSeeds | OnDem
 HEAD_BYTES = 48
 ROW_BYTES = 24
 CONTACT_BYTES = 24
+
+
+_AddressedT = TypeVar("_AddressedT", bound=Addressed)
+
+
+def held(message: _AddressedT, held_ns: int) -> _AddressedT:
+    """Return a message that was kept for so long: the evidence in it is older by that. [D11]"""
+    by_ms = -(-held_ns // NS_PER_MS)
+    if not by_ms:
+        return message
+    if isinstance(message, Broadcast):
+        return replace(message, row=_older(message.row, by_ms))
+    if isinstance(message, Sync | SyncReply):
+        return replace(message, rows=tuple(_older(row, by_ms) for row in message.rows))
+    if isinstance(message, JoinAck | Maps):
+        carried = tuple(replace(each, row=_older(each.row, by_ms)) for each in message.maps or ())
+        message = replace(message, maps=None if message.maps is None else carried)
+    if isinstance(message, Maps):
+        chains = tuple(replace(each, row=_older(each.row, by_ms)) for each in message.chains)
+        message = replace(message, chains=chains)
+    return message
+
+
+def _older(row: Row, by_ms: int) -> Row:
+    return replace(row, age_ms=row.age_ms + by_ms)
 
 
 def nominal_bytes(message: Message) -> int:

@@ -17,6 +17,7 @@ from orderwire.discovery.messages import (
     Row,
     Status,
     Update,
+    held,
 )
 from orderwire.discovery.ring import DOWN, UP
 from orderwire.discovery.roster import Roster
@@ -119,7 +120,7 @@ def test_a_joiner_waits_for_no_target_beyond_its_first_deadline() -> None:
     (copy,) = driven.join()
     assert driven.core.own_joins == 1
     again = copies(driven.core.overdue(key_of(copy), Instant(ms(1_100))))
-    assert again == [copy]
+    assert again == [held(copy, ms(1_100))]
     assert driven.core.own_joins == 0
     assert copies(driven.core.overdue(key_of(copy), Instant(ms(2_200)))) == []
     assert driven.core.pending == {}
@@ -144,6 +145,24 @@ def test_recent_updates_are_rerouted_and_old_ones_not() -> None:
         sent = copies(driven.core.own(update, T0))
         widest = sent[0]
         assert len(copies(driven.core.fail(widest.to, Instant(late)))) == expected
+
+
+def test_what_is_sent_again_or_rerouted_is_as_old_as_it_has_become() -> None:
+    """[D11] A source that has died meanwhile is not made younger by it."""
+    driven = Driven(5, 9, 12)
+    widest = max(driven.join(), key=lambda copy: len(copy.members))
+    (again,) = copies(driven.core.overdue(key_of(widest), Instant(ms(1_100))))
+    assert (again.to, again.row.age_ms) == (widest.to, 1_100)
+    (rerouted,) = copies(driven.core.fail(widest.to, Instant(ms(1_600))))
+    assert (rerouted.to != widest.to, rerouted.row.age_ms) == (True, 1_600)
+    update = Update(0, 0, ROW, 2, 1, 0, UP, 1, b"d")
+    (first, *_) = copies(driven.core.own(update, Instant(ms(2_000))))
+    (rerouted,) = (
+        copy
+        for copy in copies(driven.core.fail(first.to, Instant(ms(2_000) + 1)))
+        if isinstance(copy, Update)
+    )
+    assert rerouted.row.age_ms == 1  # rounded up
 
 
 def test_the_end_of_a_range_has_no_next() -> None:

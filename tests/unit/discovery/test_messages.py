@@ -14,17 +14,21 @@ from orderwire.discovery.messages import (
     MESSAGE_BYTES_MAX,
     Carried,
     Contact,
+    DeltaChain,
     Heartbeat,
     Join,
     JoinAck,
     MapRecord,
+    Maps,
     Message,
     NotMe,
     Row,
     Status,
     Sync,
+    SyncReply,
     decode,
     encode,
+    held,
     nominal_bytes,
 )
 from orderwire.discovery.ring import UP
@@ -117,3 +121,25 @@ def test_a_header_of_anti_entropy_is_small() -> None:
     rows = tuple(Row(at, 5 << 32 | at, 2, 900, 700, f"10.0.0.{at}:7400") for at in range(64))
     addresses = sum(len(each.addr) for each in rows)
     assert len(encode(Sync(1, 2, rows))) - addresses <= 64 * 24
+
+
+def test_every_header_in_a_message_that_was_kept_is_older() -> None:
+    """[D11]"""
+    row = Row(1, 2, 3, 4, 5, "a")
+    record = MapRecord(3, b"m")
+    older = Row(1, 2, 3, 4, 8, "a")
+    for message in (
+        Heartbeat(7, 8, row, 1, 1, 9, UP),
+        Sync(7, 8, (row, row)),
+        SyncReply(7, 8, (row,), ()),
+        JoinAck(7, 8, 9, 10, 1, UP, (Carried(row, record),)),
+        Maps(7, 8, (Carried(row, record),), (DeltaChain(row, 1, (b"d",)),)),
+    ):
+        kept = held(message, 2_000_001)
+        assert encode(kept) == encode(message).replace(encode_row(row), encode_row(older))
+    bare = JoinAck(7, 8, 9, 10, 1, UP, None)
+    assert held(bare, 2_000_001) == bare
+
+
+def encode_row(row: Row) -> bytes:
+    return msgspec.msgpack.encode(row)
