@@ -181,6 +181,17 @@ async def test_nobody_at_the_bootstrap_address_is_told() -> None:
             pass
 
 
+@in_a_loop
+async def test_an_ensemble_that_is_none_leaves_no_listener_behind() -> None:
+    async with server() as at:  # any free port
+        pass
+    with pytest.raises(LocalProtocolError, match="no address"):
+        async with Participant("ana", domain=DOMAIN, zookeeper="no address", listen=at):
+            pass
+    transport = await DiscoveryTransport.open(at, domain=DOMAIN)
+    await transport.close()
+
+
 def shell(*order: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-c", MAIN, "participant", *order, "--json"],

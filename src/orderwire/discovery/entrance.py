@@ -208,7 +208,10 @@ class ServerEntrance:
         raise RemoteProtocolError(f"{type(message).__name__} is not for a participant")
 
     def unreachable(self, address: Address, now: Instant) -> Said:
-        """Wait: the next request or renewal tries again."""
+        """Ask again soon when it was the server: it may be starting, too."""
+        if address == self._server and self._asking and self._due is not None:
+            soon = self._settings.request_ns // 10 * self._asks
+            self._due = min(self._due, Instant(now + soon))
         return []
 
     def wake(self, now: Instant) -> Said:

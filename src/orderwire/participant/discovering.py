@@ -200,6 +200,42 @@ class Discovering:
             credentials=settings.credentials,
             insecure=settings.insecure,
         )
+        try:
+            host = self._begin(transport, bootstrap, seeds)
+        except BaseException:
+            await transport.close()
+            raise
+        try:
+            if self._zookeeper is not None:
+                await self._zookeeper.open()
+            host.submit(Start(map=self._own_map()))
+            async with asyncio.timeout(settings.join_s):
+                await self._joined
+                if settings.seeds:
+                    await asyncio.sleep(SEED_SETTLE_S)
+        except TimeoutError:
+            await self._abandon()
+            where = settings.bootstrap or settings.zookeeper or ", ".join(settings.seeds)
+            if self._zookeeper is not None and self._zookeeper.trouble is not None:
+                self._refused = self._zookeeper.trouble
+            raise TimeoutError(
+                f"{self._name!r} has not joined domain {settings.domain!r} through {where} within"
+                f" {settings.join_s} s: {self._refused or 'there was no answer'}"
+            ) from None
+        except BaseException:
+            await self._abandon()
+            raise
+        core = self._core
+        assert core is not None
+        assert core.id is not None
+        self.id = ProcessId(core.id)
+        self.inc = core.roster.inc
+
+    def _begin(
+        self, transport: DiscoveryTransport, bootstrap: str | None, seeds: tuple[str, ...]
+    ) -> DiscoveryHost[Command, Any]:
+        """Put a core on this transport.  Raises LocalProtocolError."""
+        settings = self._settings
         chance = Random(self._guid)
         core = self._core = FdpNode(
             transport.address,
@@ -223,29 +259,7 @@ class Discovering:
             self._tell,
             unreachable=lambda address: Unreachable(address=address),
         )
-        try:
-            if self._zookeeper is not None:
-                await self._zookeeper.open()
-            host.submit(Start(map=self._own_map()))
-            async with asyncio.timeout(settings.join_s):
-                await self._joined
-                if settings.seeds:
-                    await asyncio.sleep(SEED_SETTLE_S)
-        except TimeoutError:
-            await self._abandon()
-            where = settings.bootstrap or settings.zookeeper or ", ".join(settings.seeds)
-            if self._zookeeper is not None and self._zookeeper.trouble is not None:
-                self._refused = self._zookeeper.trouble
-            raise TimeoutError(
-                f"{self._name!r} has not joined domain {settings.domain!r} through {where} within"
-                f" {settings.join_s} s: {self._refused or 'there was no answer'}"
-            ) from None
-        except BaseException:
-            await self._abandon()
-            raise
-        assert core.id is not None
-        self.id = ProcessId(core.id)
-        self.inc = core.roster.inc
+        return host
 
     def _entrance(
         self, address: str, bootstrap: str | None, seeds: tuple[str, ...], chance: Random

@@ -78,6 +78,28 @@ def test_requests_come_again_and_slower_until_there_is_an_answer() -> None:
     assert gaps == [1, 2, 4, 8, REQUEST_BACKOFF_MAX, REQUEST_BACKOFF_MAX]
 
 
+def test_a_server_that_refuses_is_asked_again_soon() -> None:
+    """It may be starting, too."""
+    entrance = leased()
+    entrance.ask(0, T0)
+    entrance.unreachable("elsewhere", T0)
+    assert entrance.next_deadline() == ms(1_000)
+    now = T0
+    waits = []
+    for _ in range(9):
+        entrance.unreachable("server", now)
+        due = entrance.next_deadline()
+        assert due is not None
+        waits.append((due - now) // ms(1))
+        assert len(sent(entrance.wake(due))) == 1
+        now = due
+    assert waits == [100, 200, 300, 400, 500, 600, 700, 800, 800]
+    entrance.adopted(5, 9, now)
+    renewal = entrance.next_deadline()
+    entrance.unreachable("server", now)
+    assert entrance.next_deadline() == renewal
+
+
 def test_an_answer_for_this_guid_is_taken_once() -> None:
     entrance = leased()
     reply = IdReply("g", 5, 9, 16, (OTHER,))
