@@ -7,9 +7,11 @@ noisy machine disturbs them alike, and prints one JSON object:
 
 import argparse
 import gc
+import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -151,3 +153,26 @@ def report(
         print(f"{part}:")
         for key, value in plain[part].items():
             print(f"  {key}: {value}")
+
+
+def run_json(
+    command: list[str], folder: Path, seconds: float, environment: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return the last line that a program prints, a JSON object; what failed has an `error`."""
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"not done after {seconds} s"}
+    try:
+        result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        return {"error": (done.stderr.strip() or "no output")[-200:]}
+    return result

@@ -14,7 +14,6 @@ import argparse
 import json
 import shutil
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -40,22 +39,7 @@ def command(system: str, options: argparse.Namespace) -> list[str]:
 def run(system: str, case: list[str], options: argparse.Namespace) -> dict[str, Any]:
     """Run one boot; what failed has an `error`."""
     order = [*command(system, options), *case, "--deadline", str(options.deadline)]
-    try:
-        done = subprocess.run(
-            order,
-            cwd=options.harness,
-            capture_output=True,
-            text=True,
-            timeout=RUN_S_MAX,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"not done after {RUN_S_MAX} s"}
-    try:
-        result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    except (IndexError, ValueError):
-        return {"error": (done.stderr.strip() or "no output")[-200:]}
-    return result
+    return harness.run_json(order, options.harness, RUN_S_MAX)
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:

@@ -20,7 +20,6 @@ import importlib.util
 import json
 import shutil
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -79,22 +78,7 @@ def run(system: str, loss: float, options: argparse.Namespace, *, ours: bool) ->
         command += ["--name", system, "--cmd", node]
     else:
         command.append(system)
-    try:
-        done = subprocess.run(
-            command,
-            cwd=options.harness,
-            capture_output=True,
-            text=True,
-            timeout=RUN_S_MAX,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {"error": f"not done after {RUN_S_MAX} s"}
-    try:
-        result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    except (IndexError, ValueError):
-        return {"error": (done.stderr.strip() or "no output")[-200:]}
-    return result
+    return harness.run_json(command, options.harness, RUN_S_MAX)
 
 
 def medians(runs: list[dict[str, Any]]) -> dict[str, Any]:

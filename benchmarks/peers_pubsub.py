@@ -9,7 +9,6 @@ one-way delay of 500 messages a second.  A rate on a busy machine is a share of 
 time, too.
 """
 
-import json
 import os
 import shutil
 import statistics
@@ -66,13 +65,9 @@ def run(
         "--subs", str(subscribers), "--secs", str(seconds),
     ]  # fmt: skip
     environment = os.environ | {"ORDERWIRE_SUBSCRIBERS": str(subscribers)}
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, env=environment, timeout=RUN_S_MAX, check=True
-        )
-        result = json.loads(done.stdout.splitlines()[-1])
-    except (subprocess.SubprocessError, ValueError, IndexError) as error:
-        return {"error": str(error)[:200]}
+    result = harness.run_json(command, Path.cwd(), RUN_S_MAX, environment)
+    if "got" not in result:
+        return result
     if "rate" not in result or result["got"] < subscribers:
         return {"error": result.get("error", f"{result['got']} of {subscribers} subscribers ended")}
     return {ours: result[theirs] for theirs, ours in FIGURES[load].items() if theirs in result}
