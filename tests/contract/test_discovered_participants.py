@@ -217,10 +217,11 @@ async def test_a_killed_member_is_not_written_to_and_a_new_one_in_its_place_is()
             restarted = shell(*options, *reading)
             try:
                 await writer.wait_matched(1, timeout_s=120)
+                # Before it reads its sample, and leaves.
+                assert any(each.inc > before.inc for each in ana.peers())
                 writer.write(f"at {time.time()}".encode())
                 line = await asyncio.to_thread(restarted.stdout.readline)  # type: ignore[union-attr]
                 assert json.loads(line)["source"] == "ana"
-                assert any(each.inc > before.inc for each in ana.peers())
             finally:
                 restarted.kill()
                 restarted.communicate()
