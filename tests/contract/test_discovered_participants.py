@@ -69,6 +69,18 @@ async def first(reader: Any) -> bytes:
     raise AssertionError("the reader ended")
 
 
+async def meet(parts: list[Participant]) -> None:
+    """Let three participants find each other, one of them writing to the others."""
+    ana, ben, carl = parts
+    async with ana, ben, carl:
+        writer = ana.writer(CHAT)
+        readers = [each.reader(CHAT) for each in (ben, carl)]
+        await writer.wait_matched(2, timeout_s=60)
+        writer.write(b"both")
+        assert [await first(reader) for reader in readers] == [b"both", b"both"]
+        assert len({each.id for each in parts}) == 3
+
+
 @in_a_loop
 async def test_a_reader_that_appears_gets_what_is_written_from_then_on() -> None:
     async with server() as at, member("ana", at) as ana, member("ben", at) as ben:
@@ -126,14 +138,7 @@ async def test_members_find_each_other_through_seeds() -> None:
         Participant(name, domain=DOMAIN, seeds=[at], listen=listen)
         for name, listen in zip(names, listens, strict=True)
     ]
-    ana, ben, carl = parts
-    async with ana, ben, carl:
-        writer = ana.writer(CHAT)
-        readers = [each.reader(CHAT) for each in (ben, carl)]
-        await writer.wait_matched(2, timeout_s=60)
-        writer.write(b"both")
-        assert [await first(reader) for reader in readers] == [b"both", b"both"]
-        assert len({each.id for each in parts}) == 3
+    await meet(parts)
 
 
 @in_a_loop
@@ -143,14 +148,7 @@ async def test_members_find_each_other_through_zookeeper() -> None:
             Participant(name, domain=DOMAIN, zookeeper=zookeeper.address)
             for name in ("ana", "ben", "carl")
         ]
-        ana, ben, carl = parts
-        async with ana, ben, carl:
-            writer = ana.writer(CHAT)
-            readers = [each.reader(CHAT) for each in (ben, carl)]
-            await writer.wait_matched(2, timeout_s=60)
-            writer.write(b"both")
-            assert [await first(reader) for reader in readers] == [b"both", b"both"]
-            assert len({each.id for each in parts}) == 3
+        await meet(parts)
 
 
 @in_a_loop

@@ -8,7 +8,7 @@ from orderwire.discovery.exchange import Exchange
 from orderwire.discovery.messages import Pull, Row, Status, Sync, SyncReply
 from orderwire.discovery.own import Own
 from orderwire.discovery.ring import between
-from orderwire.discovery.roster import Roster
+from orderwire.discovery.roster import Entry, Roster
 from orderwire.discovery.settings import DiscoverySettings
 from orderwire.discovery.timers import Timers
 from orderwire.kernel import Instant, probe
@@ -114,9 +114,8 @@ class AntiEntropy:
         own = self._own.row()
         mine = [own] if _newer(own, told.get(own.id)) else []
         for entry in roster.entries.values():
-            row = roster.row_of(entry, now)
-            if _newer(row, told.get(entry.id)):
-                mine.append(row)
+            if _newer(entry, told.get(entry.id)):
+                mine.append(roster.row_of(entry, now))
         want = self._exchange.claim(source, message.rows, now)
         if not mine and not want:
             return []
@@ -142,12 +141,12 @@ class AntiEntropy:
             self._met_seed = True
 
 
-def _newer(row: Row, told: Row | None) -> bool:
-    """Whether this header says more than the one that was told."""
+def _newer(known: Row | Entry, told: Row | None) -> bool:
+    """Whether this says more than the header that was told."""
     if told is None:
         return True
-    if row.inc != told.inc:
-        return row.inc > told.inc
-    if (row.status is Status.LEFT) != (told.status is Status.LEFT):
-        return row.status is Status.LEFT
-    return row.hb > told.hb or row.ver > told.ver
+    if known.inc != told.inc:
+        return known.inc > told.inc
+    if (known.status is Status.LEFT) != (told.status is Status.LEFT):
+        return known.status is Status.LEFT
+    return known.hb > told.hb or known.ver > told.ver

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -21,7 +21,6 @@ from orderwire.aio.addresses import is_loopback, resolved
 from orderwire.aio.discovery_host import DiscoveryHost
 from orderwire.aio.discovery_tls import Credentials
 from orderwire.aio.discovery_transport import DiscoveryTransport
-from orderwire.aio.discovery_zookeeper import ZookeeperBootstrap
 from orderwire.aio.endpoint import Address
 from orderwire.discovery.commands import (
     Change,
@@ -51,6 +50,9 @@ from orderwire.kernel import (
     RemoteProtocolError,
 )
 from orderwire.participant.topics import Pattern
+
+if TYPE_CHECKING:
+    from orderwire.aio.discovery_zookeeper import ZookeeperBootstrap
 
 _LOG = logging.getLogger(__name__)
 
@@ -245,6 +247,8 @@ class Discovering:
             CompactMaps(),
         )
         if settings.zookeeper is not None:
+            from orderwire.aio.discovery_zookeeper import ZookeeperBootstrap  # kazoo takes a while
+
             self._zookeeper = ZookeeperBootstrap(
                 settings.zookeeper,
                 settings.domain,
