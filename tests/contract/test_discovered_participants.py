@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
+from loopback import free_members
 
 from orderwire import DeltaCausal, Participant, Topic
 from orderwire.aio.discovery_host import DiscoveryHost, monotonic_now
@@ -149,6 +150,62 @@ async def test_members_find_each_other_through_zookeeper() -> None:
             for name in ("ana", "ben", "carl")
         ]
         await meet(parts)
+
+
+def everywhere(name: str, bootstrap: str, advertise: str, **more: Any) -> Participant:
+    """Return a member that listens on all interfaces and is called at one."""
+    options = {"listen": "0.0.0.0:0", "insecure": True, "advertise": advertise} | more
+    return member(name, bootstrap, **options)
+
+
+@in_a_loop
+async def test_members_that_listen_everywhere_are_called_where_they_say() -> None:
+    """As behind several interfaces: each at an address of its own, discovery and data."""
+    transport = await DiscoveryTransport.open(
+        "0.0.0.0:0", domain=DOMAIN, advertise="127.0.0.9", insecure=True
+    )
+    core = BootstrapServer(BootstrapSettings(id_space=16), monotonic_now(), epoch=1)
+    host: DiscoveryHost[Any, Any] = DiscoveryHost(core, transport, lambda indication: None)
+    data_port = int(next(iter(free_members("data").values())).rpartition(":")[2])
+    try:
+        assert host.address.startswith("127.0.0.9:")
+        places = [f"127.0.0.{last}" for last in (2, 3, 4)]
+        parts = [
+            everywhere(name, host.address, place, data_port=data_port)
+            for name, place in zip(("ana", "ben", "carl"), places, strict=True)
+        ]
+        await meet(parts)
+        ana = everywhere("ana", host.address, "127.0.0.2")
+        ben = everywhere("ben", host.address, "127.0.0.3", data_port=data_port)
+        async with ana, ben:
+            await until(
+                lambda: [each.address for each in ana.peers()] == [("127.0.0.3", data_port)]
+            )
+            assert ana.peers()[0].listens == ben.listens
+            assert ben.listens.startswith("127.0.0.3:")
+    finally:
+        await host.close()
+
+
+@in_a_loop
+async def test_addresses_that_nobody_can_call_are_refused() -> None:
+    async with server() as at:
+        for options, why in (
+            ({"listen": "0.0.0.0:0", "insecure": True}, "say with advertise"),
+            ({"listen": "0.0.0.0:0", "advertise": "127.0.0.2"}, "reachable from other machines"),
+            ({"advertise": "0.0.0.0"}, "no address that others can call"),
+            ({"advertise": "[::1]:7400"}, "IPv4 alone"),
+            ({"listen": "[::1]:0"}, "data go over IPv4 alone"),
+            ({"bootstrap": "[::1]:7400"}, "participants listen on IPv4"),
+            ({"data_port": 65_536}, "from 0 to 65535"),
+        ):
+            with pytest.raises(LocalProtocolError, match=why):
+                async with member("ana", **{"bootstrap": at} | options):  # type: ignore[arg-type]
+                    pass
+        # Behind a translation that does not show the advertised host, nobody answers.
+        with pytest.raises(TimeoutError, match=r"must see what we send come from 192\.0\.2\.1"):
+            async with everywhere("ana", at, "192.0.2.1", join_s=1.0):
+                pass
 
 
 @in_a_loop

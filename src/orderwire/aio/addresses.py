@@ -1,6 +1,7 @@
 """Addresses: what they say about who can reach them, and their one way of writing."""
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
 
@@ -46,10 +47,38 @@ async def looked_up(address: str) -> tuple[socket.AddressFamily, tuple[str, int]
     Raises LocalProtocolError on no address, OSError for a host that is not known.
     """
     host, port = split_address(address)
+    with contextlib.suppress(ValueError):
+        number = ipaddress.ip_address(host)
+        # A number needs no resolver, nor the thread that asks it.
+        return socket.AF_INET if number.version == 4 else socket.AF_INET6, (str(number), port)
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     family, _, _, _, where = min(found, key=lambda each: each[0] != socket.AF_INET)
     return family, (str(where[0]), port)
+
+
+def is_bindable(host: str) -> bool:
+    """Whether this machine has the numeric address."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            return False
+    return True
+
+
+async def advertised(advertise: str, port: int) -> str:
+    """Return the numeric address that others shall call, from `HOST` or `HOST:PORT`.
+
+    `port` holds where none is given.  Raises LocalProtocolError for what nobody can call, OSError
+    for a host that is not known.
+    """
+    with_port = ":" in advertise.rpartition("]")[2]
+    _, (host, told) = await looked_up(advertise if with_port else f"{advertise}:{port}")
+    if ipaddress.ip_address(host).is_unspecified or not told:
+        raise LocalProtocolError(f"advertise={advertise!r} is no address that others can call")
+    return join_address(host, told)
 
 
 async def resolved(address: str) -> str:

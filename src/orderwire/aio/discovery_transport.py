@@ -11,7 +11,14 @@ from functools import lru_cache
 from itertools import count
 from typing import Self
 
-from orderwire.aio.addresses import is_loopback, join_address, looked_up, split_address
+from orderwire.aio.addresses import (
+    advertised,
+    is_bindable,
+    is_loopback,
+    join_address,
+    looked_up,
+    split_address,
+)
 from orderwire.aio.discovery_dialling import Dialler, Session
 from orderwire.aio.discovery_frames import VERSION, FrameKind, Hello
 from orderwire.aio.discovery_link import Link
@@ -39,11 +46,15 @@ class DiscoveryTransport:
         self,
         listener: socket.socket,
         address: Address,
+        source: str,
         domain: str,
         settings: TransportSettings,
         credentials: Credentials | None,
     ) -> None:
-        self._host, _ = split_address(address)
+        self.source = source
+        """The host that our connections come from, and our other sockets bind; none in particular,
+        as 0.0.0.0, where what we say that we are is another machine's to translate."""
+        self._calls_from = None if ipaddress.ip_address(source).is_unspecified else source
         self.address = address
         """Where others reach us, and what they call us."""
         self.domain = domain
@@ -92,8 +103,9 @@ class DiscoveryTransport:
     ) -> Self:
         """Bind an address; port 0 is any free port.  Nothing is accepted before `start`.
 
-        Others must reach it at `advertise`, which is needed where `address` is none in particular,
-        as 0.0.0.0.  Without credentials it listens on this machine only, unless `insecure`.
+        Others must reach it at `advertise`, a host with or without a port, which is needed where
+        `address` is none in particular, as 0.0.0.0; what we send must come from that host.  Without
+        credentials it listens on this machine only, unless `insecure`.
 
         Raises LocalProtocolError, and OSError when the address cannot be bound.
         """
@@ -113,15 +125,21 @@ class DiscoveryTransport:
             listener.setblocking(False)
             listener.bind(where)
             bound_host, bound_port = listener.getsockname()[:2]
-            if advertise is None:
-                if ipaddress.ip_address(bound_host).is_unspecified:
-                    raise LocalProtocolError(
-                        f"{address} is no address that others can call: say with advertise which is"
-                    )
-                advertise = join_address(bound_host, bound_port)
+            is_any = ipaddress.ip_address(bound_host).is_unspecified
+            source = bound_host
+            if advertise is not None:
+                known_as = await advertised(advertise, bound_port)
+                host, _ = split_address(known_as)
+                if is_any and is_bindable(host):
+                    source = host
+            elif is_any:
+                raise LocalProtocolError(
+                    f"{address} is no address that others can call: say with advertise which is"
+                )
             else:
-                _numeric(advertise)
-            return cls(listener, advertise, domain, settings or TransportSettings(), credentials)
+                known_as = join_address(bound_host, bound_port)
+            settings = settings or TransportSettings()
+            return cls(listener, known_as, source, domain, settings, credentials)
         except BaseException:
             listener.close()
             raise
@@ -260,8 +278,8 @@ class DiscoveryTransport:
         called = socket.socket(family, socket.SOCK_STREAM)
         try:
             called.setblocking(False)
-            if self.settings.same_host:
-                called.bind((self._host, 0))
+            if self.settings.same_host and self._calls_from is not None:
+                called.bind((self._calls_from, 0))
             await self._loop.sock_connect(called, (host, port))
         except BaseException:
             called.close()
@@ -333,7 +351,10 @@ class DiscoveryTransport:
             except LocalProtocolError as error:
                 raise RemoteProtocolError(str(error)) from None
             if self.settings.same_host and host != stream.source:
-                raise RemoteProtocolError(f"it says that it is {hello.address}")
+                raise RemoteProtocolError(
+                    f"it says that it is {hello.address}, and comes from another host: that address"
+                    " is not its own, or is translated on the way"
+                )
             self._listener.known(stream)
         stream.hello = hello
         self._link(hello.address).greeted(stream)

@@ -51,7 +51,11 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @click.command(epilog="Example:  orderwire bootstrap --listen 127.0.0.1:7400 --domain plant")
 @click.option("--listen", default=DEFAULT_ADDRESS, show_default=True, help="Port 0: a free one.")
-@click.option("--advertise", metavar="HOST:PORT", help="What participants call; default: --listen.")
+@click.option(
+    "--advertise",
+    metavar="HOST[:PORT]",
+    help="What participants call, where --listen is 0.0.0.0 or a container's address.",
+)
 @click.option("--domain", default=DEFAULT_DOMAIN, show_default=True, help="Others are refused.")
 @click.option(
     "--id-space",

@@ -8,6 +8,7 @@ from typing import Any
 import click
 import msgspec
 
+from orderwire.aio.addresses import PORT_MAX
 from orderwire.cli.output import progress
 from orderwire.cli.protection import credentials, protected
 from orderwire.ordering.catalog import ALGORITHMS
@@ -39,6 +40,8 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
     zookeeper: str | None
     discovery_domain: str
     listen: str
+    advertise: str | None
+    data_port: int
     tls_cert: Path | None
     tls_key: Path | None
     tls_ca: Path | None
@@ -90,6 +93,8 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
                 seeds=self.seeds,
                 zookeeper=self.zookeeper,
                 listen=self.listen,
+                advertise=self.advertise,
+                data_port=self.data_port,
                 credentials=credentials(self.tls_cert, self.tls_key, self.tls_ca),
                 insecure=self.insecure,
                 trace=trace,
@@ -159,7 +164,19 @@ def joins_group(default_order: str | None) -> Callable[[Callable[..., None]], Ca
             default="127.0.0.1:0",
             show_default=True,
             metavar="HOST:PORT",
-            help="Where discovery listens; port 0: any.",
+            help="Where discovery listens, on IPv4; port 0: any.",
+        ),
+        click.option(
+            "--advertise",
+            metavar="HOST[:PORT]",
+            help="What others call, where --listen is 0.0.0.0 or a container's address.",
+        ),
+        click.option(
+            "--data-port",
+            default=0,
+            show_default=True,
+            type=click.IntRange(0, PORT_MAX),
+            help="Of the data, TCP and UDP; 0: any.",
         ),
         click.option(
             "--member",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from orderwire.aio.addresses import is_loopback, resolved
+from orderwire.aio.addresses import PORT_MAX, is_loopback, resolved, split_address
 from orderwire.aio.discovery_host import DiscoveryHost
 from orderwire.aio.discovery_tls import Credentials
 from orderwire.aio.discovery_transport import DiscoveryTransport
@@ -82,7 +82,12 @@ class DomainSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     zookeeper: str | None = None
     """`host:port,…` of a ZooKeeper ensemble, maybe with a path, in place of a server."""
     listen: str = "127.0.0.1:0"
-    """Where discovery listens; data sockets are on the same host."""
+    """Where discovery listens; data sockets are on the same host.  An IPv4 address."""
+    advertise: str | None = None
+    """Host, with or without a port, that others call where `listen` is none they can: `0.0.0.0`, or
+    an address of a container.  They must see what we send come from that host."""
+    data_port: int = 0
+    """Of the data sockets, TCP and UDP; 0: any free one."""
     wish: int | None = None
     """The id that we would like of the server, if it is free."""
     credentials: Credentials | None = None
@@ -97,6 +102,14 @@ class DomainSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 f"domain {self.domain!r} needs bootstrap='host:port', seeds=['host:port', …] or"
                 " zookeeper='host:port,…', one of the three"
             )
+        host, _ = split_address(self.listen)
+        if ":" in host:
+            raise LocalProtocolError(
+                f"listen={self.listen!r}: data go over IPv4 alone, so participants listen on IPv4"
+                " addresses"
+            )
+        if not 0 <= self.data_port <= PORT_MAX:
+            raise LocalProtocolError(f"data_port={self.data_port} must be from 0 to {PORT_MAX}")
         if not 1 <= self.group_size <= GROUP_SIZE_MAX:
             raise LocalProtocolError(
                 f"group_size={self.group_size} must be from 1 to {GROUP_SIZE_MAX}"
@@ -194,15 +207,21 @@ class Discovering:
     async def open(self) -> None:
         """Join the domain; `id` is set then.  Raises TimeoutError, LocalProtocolError, OSError."""
         settings = self._settings
-        bootstrap = None if settings.bootstrap is None else await resolved(settings.bootstrap)
-        seeds = tuple([await resolved(each) for each in settings.seeds])
+        bootstrap = None if settings.bootstrap is None else await _called(settings.bootstrap)
+        seeds = tuple([await _called(each) for each in settings.seeds])
         transport = await DiscoveryTransport.open(
             settings.listen,
             domain=settings.domain,
             credentials=settings.credentials,
+            advertise=settings.advertise,
             insecure=settings.insecure,
         )
         try:
+            if ":" in split_address(transport.address)[0]:
+                raise LocalProtocolError(
+                    f"advertise={settings.advertise!r} is {transport.address}: data go over IPv4"
+                    " alone"
+                )
             host = self._begin(transport, bootstrap, seeds)
         except BaseException:
             await transport.close()
@@ -220,9 +239,12 @@ class Discovering:
             where = settings.bootstrap or settings.zookeeper or ", ".join(settings.seeds)
             if self._zookeeper is not None and self._zookeeper.trouble is not None:
                 self._refused = self._zookeeper.trouble
+            why = self._refused or "there was no answer"
+            if not self._refused and settings.advertise is not None:
+                why += f"; others must see what we send come from {transport.address}'s host"
             raise TimeoutError(
                 f"{self._name!r} has not joined domain {settings.domain!r} through {where} within"
-                f" {settings.join_s} s: {self._refused or 'there was no answer'}"
+                f" {settings.join_s} s: {why}"
             ) from None
         except BaseException:
             await self._abandon()
@@ -311,15 +333,14 @@ class Discovering:
 
     @property
     def listens(self) -> str:
-        """Where this member's discovery listens."""
+        """Where others reach this member's discovery."""
         assert self._host is not None
         return self._host.address
 
     @property
     def on_one_machine(self) -> bool:
         """Whether only members of this machine can be reached."""
-        host, _, _ = self.listens.rpartition(":")
-        return is_loopback(host)
+        return is_loopback(split_address(self.listens)[0])
 
     @property
     def present(self) -> dict[ProcessId, str]:
@@ -334,15 +355,16 @@ class Discovering:
         return self._settings.domain
 
     def address_of(self, member: ProcessId) -> Address:
-        """Return where our data sockets are to be: any free port of discovery's host."""
+        """Return where our data sockets are to be: on the host that discovery calls from."""
         assert member == self.id, f"{member} is another member"
-        return self.listens.rpartition(":")[0], 0
+        assert self._host is not None
+        return self._host.transport.source, self._settings.data_port
 
     # -- what we offer ----------------------------------------------------------------------
 
     def tell_address(self, address: Address) -> None:
-        """Say where our data sockets are: the others may connect from now on."""
-        self._address = f"{address[0]}:{address[1]}"
+        """Say at which port our data sockets are: the others may connect from now on."""
+        self._address = f"{split_address(self.listens)[0]}:{address[1]}"
         self._change()
 
     def offer(self, endpoints: Sequence[EndpointData]) -> None:
@@ -451,6 +473,16 @@ class Discovering:
         if identity in self._shared:
             self._shared.discard(identity)
             self._lost(identity)
+
+
+async def _called(address: str) -> str:
+    """Return the number of a server or seed.  Raises LocalProtocolError, OSError."""
+    number = await resolved(address)
+    if ":" in split_address(number)[0]:
+        raise LocalProtocolError(
+            f"{address} is at {number}: participants listen on IPv4, and call nobody beyond it"
+        )
+    return number
 
 
 def _address_of(whole: Map) -> Address | None:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from orderwire.aio.addresses import is_loopback
 from orderwire.aio.clock import GroupClock, shared_origin_ns, warn_about_clock
@@ -34,8 +34,10 @@ from orderwire.participant.samples import Counters, add_counters
 from orderwire.participant.topics import Decode, Pattern, Topic
 from orderwire.participant.tracing import Trace
 from orderwire.participant.writer import Writer
-from orderwire.trace.schema import TraceError
-from orderwire.trace.sinks import Sink
+from orderwire.trace.errors import TraceError
+
+if TYPE_CHECKING:
+    from orderwire.trace.sinks import Sink
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,7 +50,9 @@ class Participant:
 
     Either the members find each other: `me` is any name, `domain` the domain's, and `bootstrap` the
     `host:port` of its server (`orderwire bootstrap`), or `seeds` those of members that are always
-    there, or `zookeeper` an ensemble's `host:port,…`; `listen` is where discovery listens; `wish`
+    there, or `zookeeper` an ensemble's `host:port,…`; `listen` is where discovery listens;
+    `advertise` is the host, with or without a port, that others call instead, where `listen` is
+    `0.0.0.0` or a container's address; `data_port` is the data sockets', else any free one; `wish`
     is the id that it would like.  Or `members` lists every member's `host:port`, and `me` is the
     name of this one in it.
     Listens only on loopback addresses unless `insecure=True`: data are not encrypted yet.
@@ -73,6 +77,8 @@ class Participant:
         seeds: Sequence[str] = (),
         zookeeper: str | None = None,
         listen: str = "127.0.0.1:0",
+        advertise: str | None = None,
+        data_port: int = 0,
         wish: int | None = None,
         credentials: Credentials | None = None,
         join_s: float = JOIN_S,
@@ -108,6 +114,8 @@ class Participant:
                 seeds=tuple(seeds),
                 zookeeper=zookeeper,
                 listen=listen,
+                advertise=advertise,
+                data_port=data_port,
                 wish=wish,
                 credentials=credentials,
                 insecure=insecure,

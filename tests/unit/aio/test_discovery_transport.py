@@ -370,14 +370,15 @@ def test_only_loopback_without_protection() -> None:
             await DiscoveryTransport.open("0.0.0.0:0", domain=DOMAIN)
         with pytest.raises(LocalProtocolError, match="say with advertise"):
             await DiscoveryTransport.open("0.0.0.0:0", domain=DOMAIN, insecure=True)
-        with pytest.raises(LocalProtocolError, match="no number"):
-            await DiscoveryTransport.open("127.0.0.1:0", domain=DOMAIN, advertise="host:1")
+        for advertise in ("0.0.0.0:1", "127.0.0.1:0", "0.0.0.0"):
+            with pytest.raises(LocalProtocolError, match="no address that others can call"):
+                await DiscoveryTransport.open("127.0.0.1:0", domain=DOMAIN, advertise=advertise)
         with pytest.raises(LocalProtocolError, match="1 to 255"):
             await DiscoveryTransport.open("127.0.0.1:0", domain="")
         transport = await DiscoveryTransport.open(
             "0.0.0.0:0", domain=DOMAIN, insecure=True, advertise="127.0.0.1:7400"
         )
-        assert transport.address == "127.0.0.1:7400"
+        assert (transport.address, transport.source) == ("127.0.0.1:7400", "127.0.0.1")
         transport.start(lambda source, data: None, lambda address: None)
         await transport.close()
 
