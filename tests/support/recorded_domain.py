@@ -1,18 +1,17 @@
 """A simulated domain that leaves a trace of its discovery."""
 
-from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import Any
 
-from orderwire.discovery.commands import Ended, Gone, Joined, Learnt
 from orderwire.discovery.effects import Address
 from orderwire.discovery.fdp import FdpNode
 from orderwire.discovery.messages import Message, encode
 from orderwire.discovery.settings import LITERAL, BootstrapSettings, DiscoverySettings
 from orderwire.kernel import NS_PER_MS, NS_PER_S, stream
+from orderwire.participant.discovery_trace import DiscoveryRecorder
 from orderwire.sim.discovery_world import SERVER, DiscoveryCore, DiscoveryWorld, Faults, Process
-from orderwire.trace.discovery_events import LEFT, SILENT, DiscoveryTimeline
+from orderwire.trace.discovery_events import DiscoveryTimeline
 from orderwire.trace.events import NO_ORDER, DiscoveryRun, Event, RunSettings
 
 PARTICIPANTS_MAX = 64
@@ -42,6 +41,8 @@ class RecordedDomain(DiscoveryWorld):
         )
         self.events: list[Event] = []
         self.lines: dict[Address, DiscoveryTimeline] = {}
+        self.recorders: dict[Address, DiscoveryRecorder] = {}
+        """Of the present lives."""
         self.run_settings = RunSettings(
             algorithm=NO_ORDER,
             members=PARTICIPANTS_MAX,
@@ -59,12 +60,15 @@ class RecordedDomain(DiscoveryWorld):
 
     def _begin(self, address: Address, core: DiscoveryCore) -> Process:
         if address != SERVER:
+            now = self.world.now_ns
             line = self.lines.get(address)
             if line is None:
                 line = DiscoveryTimeline("domain", len(self.lines), self.events.append)
                 self.lines[address] = line
-                line.start(self.run_settings, self.world.now_ns)
-            line.boot(self.world.now_ns)
+                line.start(self.run_settings, now)
+            assert isinstance(core, FdpNode)
+            recorder = self.recorders[address] = DiscoveryRecorder(core, now)
+            recorder.write_to(line)
         return super()._begin(address, core)
 
     def crash(self, address: Address, *, silent: bool = False) -> None:
@@ -74,59 +78,30 @@ class RecordedDomain(DiscoveryWorld):
 
     def leave(self, address: Address) -> None:
         """Let a participant leave."""
-        self.lines[address].leave(self.world.now_ns)
+        self.recorders[address].leaving(self.world.now_ns)
         super().leave(address)
 
     def change(self, address: Address, map_bytes: bytes, *, collect: bool = False) -> None:
         """Change a participant's MAP."""
         super().change(address, map_bytes, collect=collect)
-        core = self.processes[address].core
-        assert isinstance(core, FdpNode)
-        self.lines[address].update(self.world.now_ns, version=core.own.map.ver)
+        self.recorders[address].changed(self.world.now_ns)
 
     def deliver(self, source: Address, process: Process, message: Message) -> None:
         """Hand a message to a process."""
         if process.address != SERVER:
-            self._carried(self.lines[process.address].hear, message)
+            recorder = self.recorders[process.address]
+            recorder.heard(self.world.now_ns, message, len(encode(message)))
         super().deliver(source, process, message)
 
     def _send(self, source: Process, to: Address, message: Message) -> None:
         if source.address != SERVER:
-            self._carried(self.lines[source.address].post, message)
+            recorder = self.recorders[source.address]
+            recorder.posted(self.world.now_ns, message, len(encode(message)))
         super()._send(source, to, message)
 
-    def _carried(self, tell: Callable[..., None], message: Message) -> None:
-        name, hop = type(message).__name__, getattr(message, "hop", 0)
-        tell(self.world.now_ns, name, len(encode(message)), hop=hop)
-
     def _note(self, now: int, address: Address, indication: Any) -> None:
-        if address == SERVER:
-            return
-        line, core = self.lines[address], self.processes[address].core
-        assert isinstance(core, FdpNode)
-        match indication:
-            case Joined(identity, inc):
-                line.adopt(now, peer_id=identity, incarnation=inc, version=core.own.map.ver)
-            case Learnt():
-                fresh = core.roster.entries[indication.id].fresh
-                line.learn(
-                    now,
-                    peer_id=indication.id,
-                    incarnation=indication.inc,
-                    version=indication.ver,
-                    age_ns=now - fresh,
-                )
-            case Ended(identity, inc, left):
-                entry = core.roster.entries.get(identity)
-                line.expire(
-                    now,
-                    peer_id=identity,
-                    incarnation=inc,
-                    reason=LEFT if left else SILENT,
-                    age_ns=0 if entry is None else now - entry.fresh,
-                )
-            case Gone():
-                line.gone(now)
+        if address != SERVER:
+            self.recorders[address].told(now, indication)
 
 
 def begin(domain: RecordedDomain, count: int, spread_s: float) -> None:
