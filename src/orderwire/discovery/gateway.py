@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from orderwire.discovery.asking import Asking
+from orderwire.discovery.asking import Asking, Source
 from orderwire.discovery.commands import (
     Change,
     Command,
@@ -23,6 +23,7 @@ from orderwire.discovery.commands import (
     Gone,
     Joined,
     Learnt,
+    Refused,
     Start,
 )
 from orderwire.discovery.domains import (
@@ -44,13 +45,12 @@ from orderwire.discovery.summaries import (
     Offer,
     Summary,
     Wanted,
-    decode_summary,
     encode_summary,
     same_topic,
     summary_of,
     unpack_hashes,
 )
-from orderwire.discovery.timers import Timers
+from orderwire.discovery.timers import Timers, soonest
 from orderwire.kernel import NS_PER_MS, NS_PER_S, Indicate, Instant, RemoteProtocolError
 
 COLLECT = "collect"
@@ -95,6 +95,13 @@ class RoleChanged(msgspec.Struct, frozen=True):
     is_gateway: bool
 
 
+class OnBackbone(msgspec.Struct, frozen=True):
+    """One has an id on this backbone now, or was refused one for the time being."""
+
+    backbone: str
+    told: Joined | Refused
+
+
 class ForeignChanged(msgspec.Struct, frozen=True):
     """What this gateway tells of other domains."""
 
@@ -131,25 +138,19 @@ class _Member:
         return self._offer.matching(wanted)
 
 
-class _Far:
-    """A gateway of another domain."""
-
-    def __init__(self, learnt: Learnt, summary: Summary) -> None:
-        self.id = learnt.id
-        self.inc = learnt.inc
-        self.addr = learnt.addr
-        self.summary = summary
-
-
 class _Backbone:
     """One's part in one backbone."""
 
     def __init__(self, name: str, node: FdpNode, ask_ns: int) -> None:
         self.name = name
         self.node = node
-        self.asking: Asking[int] = Asking(ask_ns)
+        self.asking = Asking(ask_ns)
+        """The gateways there, of one's own domain, too."""
         self.inc = 0
-        self.far: dict[int, _Far] = {}
+
+    @property
+    def can_ask(self) -> bool:
+        return self.node.id is not None and not self.node.leaving
 
 
 class Gateway:
@@ -229,7 +230,7 @@ class Gateway:
         effects = self._at_home(self.home.wake(now), now)
         for ring in list(self._backbones.values()):
             effects += self._on_ring(ring, ring.node.wake(now), now)
-            if ring.node.id is not None and not ring.node.leaving:
+            if ring.node.id is not None and ring.can_ask:
                 effects += _on(ring, ring.asking.wake(ring.node.id, now))
         for name in self._timers.pop_due(now):
             if name == ROLE:
@@ -246,9 +247,9 @@ class Gateway:
         due = [self.home.next_deadline(), self._timers.next()]
         for ring in self._backbones.values():
             due.append(ring.node.next_deadline())
-            if ring.node.id is not None and not ring.node.leaving:
+            if ring.can_ask:
                 due.append(ring.asking.next_deadline())
-        return min((each for each in due if each is not None), default=None)
+        return soonest(*due)
 
     # -- what the application reads -----------------------------------------------------------
 
@@ -398,7 +399,10 @@ class Gateway:
                 passed.append(PostOn(ring.name, effect.to, effect.message))
             elif isinstance(effect.indication, Joined):
                 ring.inc = effect.indication.inc
+                passed += [Indicate(OnBackbone(ring.name, effect.indication))]
                 passed += self._ask_all(ring, now)
+            elif isinstance(effect.indication, Refused):
+                passed += [Indicate(OnBackbone(ring.name, effect.indication))]
             elif isinstance(effect.indication, Learnt):
                 passed += self._on_far(ring, effect.indication, now)
             elif isinstance(effect.indication, Ended):
@@ -420,48 +424,38 @@ class Gateway:
 
     def _on_far(self, ring: _Backbone, learnt: Learnt, now: Instant) -> GatewayEffects:
         try:
-            summary = decode_summary(learnt.map)
-            unpack_hashes(summary.hashes)
+            far = ring.asking.learn(learnt)
         except RemoteProtocolError:
             self.malformed += 1
             return []
-        if summary.domain == self.domain:
-            return []  # The other gateway of this domain.
-        far = ring.far.get(learnt.id)
-        if far is None or far.inc != learnt.inc:
-            far = ring.far[learnt.id] = _Far(learnt, summary)
-        far.addr, far.summary = learnt.addr, summary
         return self._ask(ring, far, now)
 
     def _on_far_ended(self, ring: _Backbone, ended: Ended, now: Instant) -> None:
-        far = ring.far.get(ended.id)
-        if far is None or far.inc != ended.inc:
+        far = ring.asking.forget(ended)
+        if far is None:
             return
-        del ring.far[ended.id]
-        ring.asking.forget(ended.id)
         # One that did not say goodbye has been silent for as long as it takes to notice.
         silent_ns = 0 if ended.left else ring.node.settings.fail_ns
-        self._holdings.doubt((ring.name, ended.id, ended.inc), Instant(now - silent_ns))
+        self._holdings.doubt((ring.name, far.id, far.inc), Instant(now - silent_ns))
         self._collect(now)
 
     def _ask_all(self, ring: _Backbone, now: Instant) -> GatewayEffects:
         effects: GatewayEffects = []
-        for far in ring.far.values():
+        for far in ring.asking.sources.values():
             effects += self._ask(ring, far, now)
         return effects
 
-    def _ask(self, ring: _Backbone, far: _Far, now: Instant) -> GatewayEffects:
+    def _ask(self, ring: _Backbone, far: Source, now: Instant) -> GatewayEffects:
         """Ask another domain's gateway for what somebody here may match."""
         me = ring.node.id
-        if me is None or ring.node.leaving:
+        if me is None or not ring.can_ask or far.summary.domain == self.domain:
             return []
         wanted = self._interests.wanted(far.summary)
-        to = far.id, far.inc, far.addr, far.summary.ver
-        posts = ring.asking.want(far.id, me, to, wanted, now)
+        posts = ring.asking.want(far, me, wanted, now)
         key = ring.name, far.id, far.inc
         if not wanted:  # What it told before matches nothing, or is there no more.
             self._holdings.remove(key)
-        elif ring.asking.is_held(far.id):
+        elif far.satisfied:
             self._holdings.stand(key)
         else:
             self._holdings.doubt(key, now)
@@ -494,16 +488,13 @@ class Gateway:
     def _on_details(
         self, ring: _Backbone, source: Address, message: Details, now: Instant
     ) -> GatewayEffects:
-        far = ring.far.get(message.frm)
-        if far is None or far.addr != source:
+        far = ring.asking.answered(source, message, now)
+        if far is None:
             return []
-        if not ring.asking.answered(far.id, message, now):
-            return []
-        held = ring.asking.held(far.id)
-        assert held is not None
+        assert far.held is not None
         key = ring.name, far.id, far.inc
         self._holdings.remove(key)
-        self._holdings.put(key, far.summary.domain, held)
+        self._holdings.put(key, far.summary.domain, far.held)
         return self._ask(ring, far, now)
 
 

@@ -10,7 +10,7 @@ from random import Random
 
 import msgspec
 
-from orderwire.discovery.asking import Asking
+from orderwire.discovery.asking import Asking, Source
 from orderwire.discovery.commands import Change, Command, Ended, Joined, Learnt, MapForm, Start
 from orderwire.discovery.effects import Address, DiscoveryEffects, Post
 from orderwire.discovery.entrance import Entrance
@@ -26,12 +26,12 @@ from orderwire.discovery.summaries import (
     Offer,
     Summary,
     Wanted,
-    decode_summary,
     encode_summary,
     same_topic,
     summary_of,
     unpack_hashes,
 )
+from orderwire.discovery.timers import soonest
 from orderwire.kernel import Indicate, Instant, RemoteProtocolError
 
 
@@ -44,18 +44,12 @@ class Listed(msgspec.Struct, frozen=True):
     summary: Summary
 
 
-class _Peer:
-    """Another participant, its summary and what has been told of it."""
+class Unreadable(msgspec.Struct, frozen=True):
+    """A participant's MAP is no summary: maybe a complete one, where its domain was meant to be."""
 
-    def __init__(self, learnt: Learnt, summary: Summary) -> None:
-        self.id = learnt.id
-        self.inc = learnt.inc
-        self.addr = learnt.addr
-        self.summary = summary
-        self.told: bytes | None = None
-        """The MAP that was told, unless nothing matches."""
-        self.ver = 0
-        """The version it was told with."""
+    id: int
+    inc: int
+    map: MapRecord
 
 
 class InterestNode:
@@ -73,8 +67,7 @@ class InterestNode:
     ) -> None:
         self.fdp = node(address, entrance, settings, chance, CompactSummaries())
         self._matches = matches
-        self._asking: Asking[int] = Asking(settings.ask_ns)
-        self._peers: dict[int, _Peer] = {}
+        self._asking = Asking(settings.ask_ns)
         self._summary = Summary(0, 0, b"")
         self._participant = ParticipantData("")
         self._inc = 0
@@ -93,9 +86,7 @@ class InterestNode:
         data = encode_summary(self._summary)
         effects = self.fdp.submit(msgspec.structs.replace(command, map=data), now)
         effects = self._passed_on(effects, now)
-        for peer in self._peers.values():
-            effects += self._consider(peer, now)
-        return effects
+        return effects + self._consider_all(now)
 
     def receive(self, source: Address, message: Message, now: Instant) -> DiscoveryEffects:
         """Take a message.  Raises RemoteProtocolError when no correct process sends it."""
@@ -114,18 +105,17 @@ class InterestNode:
 
     def next_deadline(self) -> Instant | None:
         """When `wake` is next due."""
-        fdp = self.fdp.next_deadline()
         asking = None if self.fdp.id is None else self._asking.next_deadline()
-        if fdp is None or asking is None:
-            return asking if fdp is None else fdp
-        return min(fdp, asking)
+        return soonest(self.fdp.next_deadline(), asking)
 
     # -- what the application reads ---------------------------------------------------------
 
     def details(self) -> dict[int, Map]:
         """Return, by id, the participants that match something, with the endpoints that do."""
         return {
-            peer.id: decode_map(peer.told) for peer in self._peers.values() if peer.told is not None
+            each.id: decode_map(each.told)
+            for each in self._asking.sources.values()
+            if each.told is not None
         }
 
     # -- one's own --------------------------------------------------------------------------
@@ -158,69 +148,56 @@ class InterestNode:
             if isinstance(told, Learnt):
                 passed += self._on_learnt(told, now)
                 continue
-            if isinstance(told, Ended) and told.id in self._peers:
-                if self._peers[told.id].inc == told.inc:
-                    self._forget(told.id)
+            passed.append(effect)
+            if isinstance(told, Ended):
+                self._asking.forget(told)
             elif isinstance(told, Joined):
                 self._inc = told.inc
-                passed.append(effect)
-                for peer in self._peers.values():
-                    passed += self._consider(peer, now)
-                continue
-            passed.append(effect)
+                passed += self._consider_all(now)
         return passed
-
-    def _forget(self, identity: int) -> None:
-        del self._peers[identity]
-        self._asking.forget(identity)
 
     def _on_learnt(self, learnt: Learnt, now: Instant) -> DiscoveryEffects:
         try:
-            summary = decode_summary(learnt.map)
-            unpack_hashes(summary.hashes)
+            source = self._asking.learn(learnt)
         except RemoteProtocolError:
             self.malformed += 1
-            return []
-        peer = self._peers.get(learnt.id)
-        if peer is None or peer.inc != learnt.inc:
-            peer = self._peers[learnt.id] = _Peer(learnt, summary)
-        peer.addr, peer.summary = learnt.addr, summary
-        listed = Listed(learnt.id, learnt.inc, learnt.addr, summary)
-        return [Indicate(listed), *self._consider(peer, now)]
+            return [Indicate(Unreadable(learnt.id, learnt.inc, learnt.map))]
+        listed = Listed(source.id, source.inc, source.addr, source.summary)
+        return [Indicate(listed), *self._consider(source, now)]
 
-    def _consider(self, peer: _Peer, now: Instant) -> DiscoveryEffects:
+    def _consider_all(self, now: Instant) -> DiscoveryEffects:
+        sources = self._asking.sources.values()
+        return [effect for source in sources for effect in self._consider(source, now)]
+
+    def _consider(self, source: Source, now: Instant) -> DiscoveryEffects:
         """Ask for what is lacking of this participant, and tell what is there."""
         me = self.fdp.id
         if me is None:
             return []
-        wanted = self._interests.wanted(peer.summary)
-        to = peer.id, peer.inc, peer.addr, peer.summary.ver
-        effects: DiscoveryEffects = []
-        effects += self._asking.want(peer.id, me, to, wanted, now)
-        return effects + self._tell(peer, wanted)
+        wanted = self._interests.wanted(source.summary)
+        posts = self._asking.want(source, me, wanted, now)
+        return [*posts, *self._tell(source, wanted)]
 
-    def _on_details(self, source: Address, message: Details, now: Instant) -> DiscoveryEffects:
-        peer = self._peers.get(message.frm)
-        if peer is None or peer.addr != source or self.fdp.id is None:
+    def _on_details(self, addr: Address, message: Details, now: Instant) -> DiscoveryEffects:
+        if message.frm not in self._asking.sources or self.fdp.id is None:
             return []
-        if [entry.id for entry in message.entries] != [peer.id]:
-            raise RemoteProtocolError(f"{peer.id} answers with details of others")
-        if not self._asking.answered(peer.id, message, now):
-            return []
-        return self._consider(peer, now)
+        if [entry.id for entry in message.entries] != [message.frm]:
+            raise RemoteProtocolError(f"{message.frm} answers with details of others")
+        source = self._asking.answered(addr, message, now)
+        return [] if source is None else self._consider(source, now)
 
-    def _tell(self, peer: _Peer, wanted: Wanted) -> DiscoveryEffects:
+    def _tell(self, source: Source, wanted: Wanted) -> DiscoveryEffects:
         """Tell the endpoints that match, if they are not those told before."""
-        held = self._asking.held(peer.id)
+        held = source.held
         data = self._matching(held.entries[0].map) if held is not None and wanted else None
-        if data == peer.told:
+        if data == source.told:
             return []
-        peer.told = data
+        source.told = data
         if data is None:
-            data = encode_map(Map(peer.summary.participant or ParticipantData("")))
-        peer.ver = max(peer.ver, peer.summary.ver if held is None else held.ver)
-        record = MapRecord(peer.ver, data)
-        return [Indicate(Learnt(peer.id, peer.inc, peer.ver, peer.addr, record, 0))]
+            data = encode_map(Map(source.summary.participant or ParticipantData("")))
+        source.told_ver = max(source.told_ver, source.summary.ver if held is None else held.ver)
+        record = MapRecord(source.told_ver, data)
+        return [Indicate(Learnt(source.id, source.inc, source.told_ver, source.addr, record, 0))]
 
     def _matching(self, data: bytes) -> bytes | None:
         """Return the MAP with only the endpoints that match, or None if none does."""

@@ -48,3 +48,8 @@ class Timers:
             _, _, name = heappop(self._heap)
             del self._due[name]
             yield name
+
+
+def soonest(*due: Instant | None) -> Instant | None:
+    """Return the first of these instants, or None if there is none."""
+    return min((each for each in due if each is not None), default=None)

@@ -344,12 +344,11 @@ def test_noise_for_details_is_the_gateways_fault_that_sent_it() -> None:
     assert isinstance(core, Gateway)
     assert len(core.foreign) == 1
     ring = core._backbones["bone"]
-    (far,) = ring.far.values()
-    (source,) = ring.asking._sources.values()
+    (far,) = ring.asking.sources.values()
     assert ring.node.id is not None
-    source.asked = 99, source.wanted
+    far.asked = 99, far.wanted
     noise = Detail(1, 1, 1, 0, b"noise")
-    details = Details(ring.node.id, far.id, far.inc, 99, source.ver, (noise,))
+    details = Details(ring.node.id, far.id, far.inc, 99, far.summary.ver, (noise,))
     with pytest.raises(RemoteProtocolError):
         core.receive(far.addr, details, world.world.now_ns, "bone")
     core.submit(Change(map=encode_map(world.own["a0"])), world.world.now_ns)

@@ -10,8 +10,8 @@ from drawn_maps import ENDPOINTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderwire.discovery.asking import Asking
-from orderwire.discovery.commands import Learnt
+from orderwire.discovery.asking import Asking, Source
+from orderwire.discovery.commands import Ended, Learnt
 from orderwire.discovery.interest import InterestNode, Listed
 from orderwire.discovery.map_codec import CHANGES_MAX, decode_map, encode_map
 from orderwire.discovery.maps import EndpointData, EndpointKind, Map, ParticipantData
@@ -181,12 +181,19 @@ def ask_of(effects: list[Any]) -> Ask:
     return post.message
 
 
+def told(asking: Asking, ver: int, inc: int = 2) -> Source:
+    """Participant 5 tells a summary of this version."""
+    record = MapRecord(ver, encode_summary(Summary(ver, 1, b"")))
+    return asking.learn(Learnt(5, inc, ver, "there", record, 0))
+
+
 def test_asking_again_and_ever_slower() -> None:
-    asking: Asking[int] = Asking(ms(1_000))
+    asking = Asking(ms(1_000))
     wanted = Wanted(frozenset({7}), ("a/*",))
-    first = ask_of(asking.want(5, 1, (5, 2, "there", 3), wanted, Instant(0)))
+    five = told(asking, 3)
+    first = ask_of(asking.want(five, 1, wanted, Instant(0)))
     assert (first.to, first.inc, first.frm, first.patterns) == (5, 2, 1, ("a/*",))
-    assert asking.want(5, 1, (5, 2, "there", 3), wanted, ms(1)) == []
+    assert asking.want(five, 1, wanted, ms(1)) == []
     times = []
     for _ in range(6):
         due = asking.next_deadline()
@@ -194,32 +201,44 @@ def test_asking_again_and_ever_slower() -> None:
         times.append(due // 1_000_000)
         last = ask_of(asking.wake(1, due))
     assert times == [1_000, 3_000, 7_000, 15_000, 23_000, 31_000]
-    assert not asking.answered(5, Details(1, 5, 2, first.number, 3, ()), ms(31_000))
-    assert not asking.answered(5, Details(1, 5, 9, last.number, 3, ()), ms(31_000))
-    assert asking.answered(5, Details(1, 5, 2, last.number, 3, ()), ms(31_000))
+    assert not asking.answered("there", Details(1, 5, 2, first.number, 3, ()), ms(31_000))
+    assert not asking.answered("there", Details(1, 5, 9, last.number, 3, ()), ms(31_000))
+    assert not asking.answered("elsewhere", Details(1, 5, 2, last.number, 3, ()), ms(31_000))
+    assert asking.answered("there", Details(1, 5, 2, last.number, 3, ()), ms(31_000)) is five
     assert asking.next_deadline() is None
-    assert asking.want(5, 1, (5, 2, "there", 3), Wanted(frozenset({7})), ms(31_001)) == []
-    ask_of(asking.want(5, 1, (5, 2, "there", 3), Wanted(frozenset({8})), ms(31_002)))
-    asking.want(5, 1, (5, 2, "there", 3), Wanted(), ms(31_003))
-    assert asking.held(5) is None
-    ask_of(asking.want(5, 1, (5, 2, "there", 3), wanted, ms(31_004)))
-    asking.forget(5)
+    assert asking.want(five, 1, Wanted(frozenset({7})), ms(31_001)) == []
+    ask_of(asking.want(five, 1, Wanted(frozenset({8})), ms(31_002)))
+    asking.want(five, 1, Wanted(), ms(31_003))
+    assert five.held is None
+    ask_of(asking.want(five, 1, wanted, ms(31_004)))
+    assert asking.forget(Ended(5, 1, True)) is None
+    assert asking.forget(Ended(5, 2, True)) is five
     assert asking.next_deadline() is None
-    assert asking.held(5) is None
+    assert asking.sources == {}
+
+
+def test_another_life_is_asked_anew() -> None:
+    asking = Asking(ms(1_000))
+    wanted = Wanted(frozenset({7}))
+    ask_of(asking.want(told(asking, 3), 1, wanted, Instant(0)))
+    assert told(asking, 4) is asking.sources[5]
+    reborn = told(asking, 1, inc=3)
+    assert asking.next_deadline() is None
+    assert ask_of(asking.want(reborn, 1, wanted, ms(1))).inc == 3
 
 
 def test_an_old_answer_is_kept_but_not_the_end() -> None:
-    asking: Asking[int] = Asking(ms(1_000))
+    asking = Asking(ms(1_000))
     wanted = Wanted(frozenset({7}))
-    first = ask_of(asking.want(5, 1, (5, 2, "there", 3), wanted, Instant(0)))
-    assert asking.answered(5, Details(1, 5, 2, first.number, 2, ()), ms(1))
-    held = asking.held(5)
-    assert held is not None
-    assert held.ver == 2
-    assert asking.want(5, 1, (5, 2, "there", 3), wanted, ms(1)) == []
+    five = told(asking, 3)
+    first = ask_of(asking.want(five, 1, wanted, Instant(0)))
+    assert asking.answered("there", Details(1, 5, 2, first.number, 2, ()), ms(1)) is five
+    assert five.held is not None
+    assert five.held.ver == 2
+    assert asking.want(five, 1, wanted, ms(1)) == []
     second = ask_of(asking.wake(1, ms(1_000)))
-    assert asking.answered(5, Details(1, 5, 2, second.number, 3, ()), ms(1_001))
-    assert asking.want(5, 1, (5, 2, "there", 3), wanted, ms(1_001)) == []
+    assert asking.answered("there", Details(1, 5, 2, second.number, 3, ()), ms(1_001)) is five
+    assert asking.want(five, 1, wanted, ms(1_001)) == []
     assert asking.next_deadline() is None
 
 
