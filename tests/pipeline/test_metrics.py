@@ -21,8 +21,8 @@ from orderwire.pipeline.metrics_model import (
 )
 from orderwire.pipeline.metrics_stream import start_window_metrics
 from orderwire.pipeline.tables import TABLES
+from orderwire.trace.errors import TraceError
 from orderwire.trace.reader import write_trace
-from orderwire.trace.schema import TraceError
 from orderwire.verify.synthetic import Faults, SyntheticSettings, synthetic_table
 
 FAULTS = Faults(

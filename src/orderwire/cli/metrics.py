@@ -60,7 +60,7 @@ def command(
         from orderwire.pipeline.lake import Lake
         from orderwire.pipeline.metrics import run_metrics
         from orderwire.pipeline.metrics_model import as_json as document
-        from orderwire.trace.schema import TraceError
+        from orderwire.trace.errors import TraceError
 
         try:
             if follow and lake_path is not None:

@@ -5,7 +5,7 @@ import contextlib
 import logging
 import zlib
 from collections.abc import Sequence
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
@@ -42,8 +42,10 @@ from orderwire.participant.reader import Reader
 from orderwire.participant.samples import Counters, Sample, Written
 from orderwire.participant.writer import DATA_BYTES_MAX
 from orderwire.trace.events import RunSettings
-from orderwire.trace.sinks import Sink
-from orderwire.trace.writer import Tracer
+
+if TYPE_CHECKING:
+    from orderwire.trace.sinks import Sink
+    from orderwire.trace.writer import Tracer
 
 _LOG = logging.getLogger(__name__)
 
@@ -106,8 +108,10 @@ class Domain:
         self._warned: set[ProcessId] = set()
         """Members whose clocks are far ahead of ours."""
 
-    def trace(self, run: str, sink: Sink, *, one_clock: bool, timer_slack_ns: int) -> None:
+    def trace(self, run: str, sink: "Sink", *, one_clock: bool, timer_slack_ns: int) -> None:
         """Record what happens from now on, as the run `run/domain`."""
+        from orderwire.trace.writer import Tracer  # imports Arrow
+
         settings = RunSettings(
             algorithm=self.order.algorithm,
             members=len(self.members),

@@ -12,8 +12,8 @@ import pyarrow as pa
 from orderwire.kernel import OrderwireError
 from orderwire.participant.qos import DeltaCausal, Fifo, Order, Published, Unordered
 from orderwire.participant.samples import Sample
+from orderwire.trace.errors import TraceError
 from orderwire.trace.reader import read_ipc
-from orderwire.trace.schema import TraceError
 from orderwire.trace.sinks import Closing
 
 RECORDING_VERSION = b"2"

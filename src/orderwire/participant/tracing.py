@@ -1,12 +1,14 @@
 """Tracing as a setting of a participant."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from orderwire.kernel import NS_PER_MS, LocalProtocolError
-from orderwire.trace import BackgroundSink, Sink, open_sink
-from orderwire.trace.reader import TRACE_SUFFIXES
+
+if TYPE_CHECKING:
+    from orderwire.trace.sinks import Sink
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -22,7 +24,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     brokers: str | None = None
     """Kafka-protocol servers, `host:port,…`: batches are published to `topic`."""
     topic: str = "orderwire.trace"
-    sink: Sink | None = None
+    sink: "Sink | None" = None
     """A sink of your own; it stays open."""
     flush_interval_ms: int = 200
     """How long an event waits for its batch to fill, at most."""
@@ -58,10 +60,13 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """How long an event waits at most, in nanoseconds."""
         return self.flush_interval_ms * NS_PER_MS
 
-    def open(self, participant: str) -> Sink:
+    def open(self, participant: str) -> "Sink":
         """Return where this participant's batches go.  Raises OSError and TraceError."""
         if self.sink is not None:
             return self.sink
+        from orderwire.trace import BackgroundSink, open_sink  # imports Arrow
+        from orderwire.trace.reader import TRACE_SUFFIXES
+
         if self.brokers is not None:
             from orderwire.trace.publish import TopicSink  # imports a client library
 

@@ -10,8 +10,9 @@ from orderwire.pipeline.kafka_client import KafkaClient
 from orderwire.pipeline.lake import Lake
 from orderwire.pipeline.named_source import EVENTS, NamedTopic, named_source
 from orderwire.pipeline.offsets import OffsetRange
+from orderwire.trace.errors import TraceError
 from orderwire.trace.reader import read_record
-from orderwire.trace.schema import TraceError, arrow_schema
+from orderwire.trace.schema import arrow_schema
 from orderwire.verify.source import ParquetSource, TableSource, TraceSource, open_source
 
 

@@ -8,8 +8,9 @@ from orderwire.pipeline.ingest import TopicSource, decoded_events, event_rows
 from orderwire.pipeline.lake import Lake, spark_schema
 from orderwire.pipeline.named_source import EVENTS, NamedTopic, named_source
 from orderwire.pipeline.trace_records import read_trace_files
+from orderwire.trace.errors import TraceError
 from orderwire.trace.reader import TRACE_SUFFIXES
-from orderwire.trace.schema import KEY_COLUMNS, TraceError
+from orderwire.trace.schema import KEY_COLUMNS
 
 
 def open_events(spark: SparkSession, text: str) -> DataFrame:

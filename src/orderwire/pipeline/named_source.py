@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 
 from orderwire.pipeline.lake import Lake
-from orderwire.trace.schema import TraceError
+from orderwire.trace.errors import TraceError
 
 EVENTS = "events"
 _LOG = "_delta_log"

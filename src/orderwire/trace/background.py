@@ -8,7 +8,7 @@ import threading
 
 import pyarrow as pa
 
-from orderwire.trace.schema import TraceError
+from orderwire.trace.errors import TraceError
 from orderwire.trace.sinks import Sink
 
 QUEUED_BATCHES_MAX = 16

@@ -33,12 +33,14 @@ What the audit takes these to mean:
 """
 
 from collections.abc import Callable
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
 from orderwire.trace.events import Event, EventKind, RunSettings
-from orderwire.trace.writer import Tracer
+
+if TYPE_CHECKING:
+    from orderwire.trace.writer import Tracer
 
 SILENT = "silent"
 """No evidence for T_fail."""
@@ -68,7 +70,7 @@ class DiscoveryTimeline:
         self._count = 0
 
     @classmethod
-    def on(cls, tracer: Tracer) -> Self:
+    def on(cls, tracer: "Tracer") -> Self:
         """Write into a tracer's timeline."""
         return cls(tracer.run_id, tracer.process, tracer.record, lambda: tracer.events)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from orderwire.trace.errors import TraceError
 from orderwire.trace.reader import record_bytes
-from orderwire.trace.schema import TraceError
 from orderwire.trace.sinks import Closing
 
 RECORD_BYTES_MAX = 900_000

@@ -6,9 +6,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from orderwire.trace.errors import TraceError
 from orderwire.trace.events import Event, EventKind
 from orderwire.trace.schema import (
-    TraceError,
     arrow_schema,
     check_schema,
     sort_trace,

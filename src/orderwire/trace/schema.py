@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orderwire.kernel import OrderwireError
+from orderwire.trace.errors import TraceError, TraceVersionError
 from orderwire.trace.events import Event, EventKind
 
 SCHEMA_VERSION = "3"
@@ -56,14 +56,6 @@ _SCHEMA = pa.schema(
     [pa.field(name, kind, nullable) for name, kind, nullable in _FIELDS],
     metadata={VERSION_KEY: SCHEMA_VERSION.encode()},
 )
-
-
-class TraceError(OrderwireError):
-    """What was given is no complete, readable trace."""
-
-
-class TraceVersionError(TraceError):
-    """The trace was written in a version of the schema that this reader does not know."""
 
 
 def arrow_schema() -> pa.Schema:

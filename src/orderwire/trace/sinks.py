@@ -10,7 +10,8 @@ from typing import Protocol, Self
 
 import pyarrow as pa
 
-from orderwire.trace.schema import TraceError, arrow_schema, sort_trace
+from orderwire.trace.errors import TraceError
+from orderwire.trace.schema import arrow_schema, sort_trace
 
 ROW_GROUP_EVENTS = 131_072
 """Rows of one Parquet row group: small enough to sort in memory, large enough to compress well."""

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from orderwire.trace.errors import TraceError
 from orderwire.trace.events import EventKind, RunSettings
 from orderwire.trace.reader import TRACE_SUFFIXES, read_trace
-from orderwire.trace.schema import TraceError, arrow_schema, check_schema, up_to_date
+from orderwire.trace.schema import arrow_schema, check_schema, up_to_date
 from orderwire.verify.kernels.columns import NEEDED, TIME_MAX, TIME_MIN
 
 EVIDENCE = "vector_clock"

@@ -12,9 +12,10 @@ from orderwire.pipeline.trace_records import (
     destination_rows,
     set_bits,
 )
+from orderwire.trace.errors import TraceError, TraceVersionError
 from orderwire.trace.events import Event, EventKind
 from orderwire.trace.reader import record_bytes
-from orderwire.trace.schema import VERSION_KEY, TraceError, TraceVersionError, table_from_events
+from orderwire.trace.schema import VERSION_KEY, table_from_events
 
 EVENTS = [
     Event(

@@ -6,8 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from orderwire.trace.errors import TraceError, TraceVersionError
 from orderwire.trace.events import RunSettings
-from orderwire.trace.schema import TraceError, TraceVersionError, arrow_schema
+from orderwire.trace.schema import arrow_schema
 from orderwire.verify.audit import AuditOptions, audit
 from orderwire.verify.kernels.slices import Extent, Slice, plan_slices
 from orderwire.verify.kernels.survey import SURVEYED, survey
