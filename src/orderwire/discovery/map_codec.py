@@ -119,6 +119,15 @@ class _MapBody(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     own_ver: Count
 
 
+class _MapHead(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=1):
+    """A `_MapBody` of which only the participant is made."""
+
+    participant: ParticipantData
+    table: msgspec.Raw
+    foreign: msgspec.Raw
+    own_ver: msgspec.Raw
+
+
 class _DeltaBody(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
     participant: ParticipantData | None
     removed: _KeySteps
@@ -131,9 +140,10 @@ class _DeltaBody(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     own_ver: Count
 
 
-_Body = TypeVar("_Body", _MapBody, _DeltaBody)
+_Body = TypeVar("_Body", _MapBody, _MapHead, _DeltaBody)
 _encode = msgspec.msgpack.Encoder().encode
 _map_decoder = msgspec.msgpack.Decoder(_MapBody)
+_head_decoder = msgspec.msgpack.Decoder(_MapHead)
 _delta_decoder = msgspec.msgpack.Decoder(_DeltaBody)
 
 
@@ -155,8 +165,11 @@ def decode_map(data: bytes) -> Map:
 
 
 def decode_participant(data: bytes) -> ParticipantData:
-    """Return the participant of a full MAP, without its endpoints.  Raises RemoteProtocolError."""
-    return _unpack(data, _map_decoder).participant
+    """Return the participant of a full MAP, without its endpoints.
+
+    Raises RemoteProtocolError, but does not check what it skips.
+    """
+    return _unpack(data, _head_decoder).participant
 
 
 # -- changes ----------------------------------------------------------------------------------
