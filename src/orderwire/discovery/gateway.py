@@ -263,6 +263,21 @@ class Gateway:
         """What it tells of other domains."""
         return self._foreign
 
+    @property
+    def ids(self) -> dict[str, int | None]:
+        """Its id on each backbone that it has joined, or is joining."""
+        return {name: ring.node.id for name, ring in self._backbones.items()}
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The other domains that have gateways on its backbones."""
+        heard = {
+            far.summary.domain
+            for ring in self._backbones.values()
+            for far in ring.asking.sources.values()
+        }
+        return tuple(sorted(heard - {self.domain}))
+
     # -- home -----------------------------------------------------------------------------------
 
     def _at_home(self, effects: DiscoveryEffects, now: Instant) -> GatewayEffects:

@@ -40,6 +40,8 @@ class Listed(msgspec.Struct, frozen=True):
 
     id: int
     inc: int
+    ver: int
+    """Of the MAP that the summary is."""
     addr: Address
     summary: Summary
 
@@ -162,7 +164,7 @@ class InterestNode:
         except RemoteProtocolError:
             self.malformed += 1
             return [Indicate(Unreadable(learnt.id, learnt.inc, learnt.map))]
-        listed = Listed(source.id, source.inc, source.addr, source.summary)
+        listed = Listed(source.id, source.inc, learnt.ver, source.addr, source.summary)
         return [Indicate(listed), *self._consider(source, now)]
 
     def _consider_all(self, now: Instant) -> DiscoveryEffects:
@@ -189,7 +191,7 @@ class InterestNode:
     def _tell(self, source: Source, wanted: Wanted) -> DiscoveryEffects:
         """Tell the endpoints that match, if they are not those told before."""
         held = source.held
-        data = self._matching(held.entries[0].map) if held is not None and wanted else None
+        data = self._matching(source) if held is not None and wanted else None
         if data == source.told:
             return []
         source.told = data
@@ -199,16 +201,24 @@ class InterestNode:
         record = MapRecord(source.told_ver, data)
         return [Indicate(Learnt(source.id, source.inc, source.told_ver, source.addr, record, 0))]
 
-    def _matching(self, data: bytes) -> bytes | None:
-        """Return the MAP with only the endpoints that match, or None if none does."""
+    def _matching(self, source: Source) -> bytes | None:
+        """Return the MAP with only the endpoints that match, or None if none does.
+
+        What it tells of itself is the summary's, which may be newer than the details.
+        """
+        assert source.held is not None
+        data = source.held.entries[0].map
         try:
             whole = decode_map(data)
         except RemoteProtocolError:
             self.malformed += 1
             return None
+        participant = source.summary.participant or whole.participant
         matching = tuple(
             each for each in whole.endpoints if self._interests.is_match(each.kind, each.topic)
         )
-        if len(matching) == len(whole.endpoints) and matching:
+        if not matching:
+            return None
+        if len(matching) == len(whole.endpoints) and participant == whole.participant:
             return data
-        return encode_map(Map(whole.participant, matching)) if matching else None
+        return encode_map(Map(participant, matching))
