@@ -5,26 +5,16 @@ failure detection with ages, incarnations, rerouting and anti-entropy (docs/prot
 BiFDP serves a broadcast half around in both directions; which one is chosen per message, by size.
 """
 
+from collections.abc import Hashable
 from random import Random
 
 from orderwire.discovery.antientropy import SYNC, AntiEntropy
 from orderwire.discovery.broadcasting import Broadcasts, heartbeat
 from orderwire.discovery.commands import (
-    Change,
-    Command,
-    End,
-    Ended,
-    Gone,
-    Granted,
-    Joined,
     MapForm,
-    Meet,
-    Start,
-    Unreachable,
-    WholeMaps,
 )
 from orderwire.discovery.effects import Address, DiscoveryEffects, Post
-from orderwire.discovery.entrance import Entrance, LostId, Said
+from orderwire.discovery.entrance import Entrance
 from orderwire.discovery.exchange import FETCH, Exchange
 from orderwire.discovery.messages import (
     Addressed,
@@ -36,37 +26,27 @@ from orderwire.discovery.messages import (
     JoinAck,
     Leave,
     LeaveAck,
-    MapRecord,
     Maps,
-    Message,
     NotMe,
     Pull,
-    Status,
+    Row,
     Sync,
     SyncReply,
     Update,
-    held,
     nominal_bytes,
 )
-from orderwire.discovery.own import Own
+from orderwire.discovery.node import Node
 from orderwire.discovery.ring import UP, between
-from orderwire.discovery.roster import Entry, Merge, Roster
+from orderwire.discovery.roster import Entry, Merge
 from orderwire.discovery.settings import (
     CARRIED_BYTES_MAX,
-    EARLY_BYTES_MAX,
-    EARLY_MESSAGES_MAX,
     DiscoverySettings,
 )
-from orderwire.discovery.timers import Timers
-from orderwire.kernel import Indicate, Instant, LocalProtocolError, RemoteProtocolError, probe
-
-HEARTBEAT = "heartbeat"
-CHECK = "check"
-LEAVE = "leave"
+from orderwire.kernel import Instant, RemoteProtocolError, probe
 
 
-class FdpNode:
-    """One participant: its own MAP, its view of the others, and what keeps both exact."""
+class FdpNode(Node):
+    """A participant, and what keeps its MAP and its view exact."""
 
     def __init__(
         self,
@@ -76,162 +56,41 @@ class FdpNode:
         chance: Random,
         form: MapForm | None = None,
     ) -> None:
-        self.settings = settings
-        self._mechanisms = settings.mechanisms
-        self._entrance = entrance
-        self._chance = chance
-        self._timers = timers = Timers()
-        self.roster = roster = Roster(settings, address)
-        self.own = own = Own(address, roster, form if form is not None else WholeMaps())
+        super().__init__(address, entrance, settings, chance, form)
+        roster, own, timers = self.roster, self.own, self._timers
         self.broadcasts = Broadcasts(settings, roster, timers)
         self._exchange = exchange = Exchange(settings, roster, own, timers)
         self._anti_entropy = AntiEntropy(settings, roster, own, exchange, entrance, timers, chance)
-        self._early: list[tuple[Instant, Address, Addressed]] = []
-        self._early_bytes = 0
-        self.leaving = False
-        self.gone = False
-
-    # -- the core's contract ----------------------------------------------------------------
-
-    def submit(self, command: Command, now: Instant) -> DiscoveryEffects:
-        """Take a command.  Raises LocalProtocolError when it makes no sense now."""
-        if isinstance(command, Unreachable):
-            effects = self._on_unreachable(command.address, now)
-        elif isinstance(command, Granted):
-            effects = self._adopt(command.id, command.inc, command.id_space, command.members, now)
-        elif isinstance(command, Meet):
-            effects = self._from_entrance([*command.members], now)
-        elif isinstance(command, Start):
-            if self.own.map.ver:
-                raise LocalProtocolError("Start again: a participant starts once")
-            self.own.map = MapRecord(1, command.map)
-            effects = self._from_entrance(self._entrance.ask(0, now), now)
-        elif isinstance(command, Change):
-            if self.leaving or not self.own.map.ver:
-                raise LocalProtocolError("Change before Start or after End")
-            effects = self._change(command, now)
-        else:
-            assert isinstance(command, End), command
-            if not self.own.map.ver or self.leaving:
-                raise LocalProtocolError("End before Start, or twice")
-            effects = self._leave(now)
-        return self._settle(effects, now)
-
-    def receive(self, source: Address, message: Message, now: Instant) -> DiscoveryEffects:
-        """Take a message from the process that listens at `source`.
-
-        Raises RemoteProtocolError when no correct process sends it.
-        """
-        if self.gone:
-            return []
-        if isinstance(message, Addressed):
-            effects = self._addressed(source, message, now)
-        elif isinstance(message, NotMe):
-            effects = self._on_not_me(source, message, now)
-        else:
-            said = self._entrance.receive(source, message, now, self.roster)
-            effects = self._from_entrance(said, now)
-        return self._settle(effects, now)
-
-    def wake(self, now: Instant) -> DiscoveryEffects:
-        """Act on every deadline at or before `now`."""
-        effects: DiscoveryEffects = []
-        for name in self._timers.pop_due(now):
-            if isinstance(name, tuple):
-                effects += self.broadcasts.overdue(name, now)
-            elif name == HEARTBEAT:
-                effects += self._beat(now)
-            elif name == CHECK:
-                self.roster.expire(now)
-                self._timers.set(CHECK, Instant(now + self.settings.fail_ns // 4))
-            elif name == SYNC:
-                effects += self._anti_entropy.due(now)
-            elif name == FETCH:
-                effects += self._exchange.fetch(now)
-            else:
-                assert name == LEAVE, name
-                effects += self._go()
-        due = self._entrance.next_deadline()
-        if due is not None and due <= now:
-            effects += self._from_entrance(self._entrance.wake(now), now)
-        return self._settle(effects, now)
-
-    def next_deadline(self) -> Instant | None:
-        """When `wake` is next due."""
-        if self.gone:
-            return None
-        own, entrance = self._timers.next(), self._entrance.next_deadline()
-        if own is None or entrance is None:
-            return own if entrance is None else entrance
-        return min(own, entrance)
-
-    # -- what the application reads ---------------------------------------------------------
-
-    @property
-    def id(self) -> int | None:
-        """One's own id, while there is one."""
-        return self.roster.me
+        self._joined_at = Instant(0)
 
     def live(self) -> dict[int, Entry]:
         """Return the other participants that are there, by id."""
         return {each.id: each for each in self.roster.live()}
 
+    def _due(self, name: Hashable, now: Instant) -> DiscoveryEffects:
+        if isinstance(name, tuple):
+            return self.broadcasts.overdue(name, now)
+        if name == SYNC:
+            return self._anti_entropy.due(now)
+        if name == FETCH:
+            return self._exchange.fetch(now)
+        return super()._due(name, now)
+
     # -- joining ----------------------------------------------------------------------------
 
-    def _from_entrance(self, said: Said, now: Instant) -> DiscoveryEffects:
-        effects: DiscoveryEffects = []
-        for each in said:
-            if isinstance(each, Granted):
-                effects += self._adopt(each.id, each.inc, each.id_space, each.members, now)
-            elif isinstance(each, Contact):
-                effects += self._meet(each, now)
-            elif isinstance(each, LostId):
-                self.roster.lost |= each.inc == self.roster.inc
-            else:
-                effects.append(each)
-        return effects
-
-    def _adopt(
-        self, identity: int, inc: int, id_space: int, members: tuple[Contact, ...], now: Instant
-    ) -> DiscoveryEffects:
-        """Take this id and tell all. [R2 R6]"""
-        roster = self.roster
-        if roster.me is not None or self.leaving:
-            return []
-        roster.adopt(identity, inc, id_space)
-        self._entrance.adopted(identity, inc, now)
-        for contact in members:
-            roster.learn_contact(contact, now)
-        own = self.own
-        own.tell_whole()
+    def _joined(self, now: Instant) -> DiscoveryEffects:
         self._exchange.joining = True
-        effects: DiscoveryEffects = [Indicate(Joined(identity, inc))]
+        self._joined_at = now
+        own = self.own
         row, seq = own.next_row(), own.next_seq()
-        join = Join(0, 0, row, seq, 1, 0, UP, False, own.told, roster.holdings(), ())
-        effects += self.broadcasts.own(join, now)
-        self._restart_heartbeat(now)
-        if self._mechanisms.detect:
-            self._timers.set(CHECK, Instant(now + self.settings.fail_ns // 4))
+        join = Join(0, 0, row, seq, 1, 0, UP, False, own.told, self.roster.holdings(), ())
+        effects = self.broadcasts.own(join, now)
         self._anti_entropy.begin(now)
-        early, self._early, self._early_bytes = self._early, [], 0
-        for came, source, message in early:
-            try:
-                effects += self._addressed(source, held(message, now - came), now)
-            except RemoteProtocolError:  # Its sender's fault, and nobody's who joins.
-                probe("fdp: early message refused")
         return effects
 
-    def _lose_id(self, now: Instant) -> DiscoveryEffects:
-        """A newer incarnation has this id: take another. [R11.1]"""
-        probe("fdp: id lost")
-        lost = self.roster.inc
-        self.roster.lose()
+    def _id_lost(self) -> None:
         self.broadcasts.drop_all()
-        for name in (HEARTBEAT, CHECK, SYNC):
-            self._timers.cancel(name)
-        if self.leaving:
-            return self._go()
-        return self._from_entrance(self._entrance.ask(lost, now), now)
+        self._timers.cancel(SYNC)
 
     def _meet(self, contact: Contact, now: Instant) -> DiscoveryEffects:
         """SYNC with a participant that the server or a seed named, unknown or expired. [R16]"""
@@ -244,21 +103,7 @@ class FdpNode:
 
     # -- one's own broadcasts ---------------------------------------------------------------
 
-    def _restart_heartbeat(self, now: Instant) -> None:
-        settings = self.settings
-        if self._mechanisms.heartbeats:
-            period = self._chance.uniform(settings.heartbeat_min_ns, settings.heartbeat_max_ns)
-            self._timers.set(HEARTBEAT, Instant(now + int(period)))
-
-    def _change(self, command: Change, now: Instant) -> DiscoveryEffects:
-        own = self.own
-        own.map = MapRecord(own.told.ver + 1, command.map)
-        if command.collect or self.roster.me is None:
-            return []
-        return self._update(now)
-
     def _update(self, now: Instant) -> DiscoveryEffects:
-        """Tell what has changed. [R12]"""
         own = self.own
         base, delta = own.tell_change()
         self._restart_heartbeat(now)
@@ -275,35 +120,19 @@ class FdpNode:
             return []
         return self.broadcasts.own(heartbeat(own.next_row(), own.next_seq()), now)
 
-    def _leave(self, now: Instant) -> DiscoveryEffects:
-        """Say goodbye, and go when those told have acknowledged. [R17]"""
-        self.leaving = True
-        self._timers.cancel(HEARTBEAT)
+    def _say_goodbye(self, row: Row, seq: int, now: Instant) -> DiscoveryEffects:
         self._timers.cancel(SYNC)
-        if self.roster.me is None:
-            return self._from_entrance(self._entrance.release(now), now) + self._go()
-        row, seq = self.own.next_row(status=Status.LEFT), self.own.next_seq()
-        effects = self.broadcasts.own(Leave(0, 0, row, seq, 1, 0, UP), now)
-        effects += self._from_entrance(self._entrance.release(now), now)
-        self._timers.set(LEAVE, Instant(now + self.settings.leave_ns))
-        return effects
+        return self.broadcasts.own(Leave(0, 0, row, seq, 1, 0, UP), now)
 
-    def _go(self) -> DiscoveryEffects:
-        if self.gone:
-            return []
-        self.gone = True
-        self._timers.clear()
-        return [Indicate(Gone())]
+    @property
+    def _is_dismissed(self) -> bool:
+        return not self.broadcasts.pending
 
     # -- messages of other participants -----------------------------------------------------
 
     def _addressed(self, source: Address, message: Addressed, now: Instant) -> DiscoveryEffects:
         roster = self.roster
-        if roster.me is None:
-            if self._mechanisms.early:
-                probe("fdp: early message")
-                self._keep_early(source, message, now)
-            return []
+        assert roster.me is not None
         if message.to != roster.me and message.to is not None:
             if isinstance(message, JoinAck | LeaveAck | Maps | SyncReply):
                 return []  # An answer to a past life.
@@ -328,15 +157,6 @@ class FdpNode:
         if isinstance(message, Sync):
             return self._anti_entropy.on_sync(source, message, now)
         return self._anti_entropy.on_reply(source, message, now)
-
-    def _keep_early(self, source: Address, message: Addressed, now: Instant) -> None:
-        """Keep it until there is an id, unless there are too many. [R4]"""
-        size = nominal_bytes(message)
-        if len(self._early) >= EARLY_MESSAGES_MAX or self._early_bytes + size > EARLY_BYTES_MAX:
-            probe("fdp: early message dropped")
-            return
-        self._early_bytes += size
-        self._early.append((now, source, message))
 
     def _check(self, message: Addressed) -> None:
         """Refuse ids outside the id space, broadcasts without direction, MAPs without a header."""
@@ -441,36 +261,27 @@ class FdpNode:
 
     # -- trouble ----------------------------------------------------------------------------
 
-    def _on_not_me(self, source: Address, message: NotMe, now: Instant) -> DiscoveryEffects:
-        if self.roster.me is None or self.roster.address_of(message.asked) != source:
-            return []
-        return self.broadcasts.fail(message.asked, now)
+    def _not_there(self, identity: int, now: Instant) -> DiscoveryEffects:
+        return self.broadcasts.fail(identity, now)
 
-    def _on_unreachable(self, address: Address, now: Instant) -> DiscoveryEffects:
-        effects = self._from_entrance(self._entrance.unreachable(address, now), now)
-        if self.roster.me is None:
-            return effects
+    def _unreachable(self, address: Address, now: Instant) -> DiscoveryEffects:
         holder = self.roster.holder(address)
         failed = self.broadcasts.targets_at(address)  # One may have left before it answered.
+        effects: DiscoveryEffects = []
         for identity in sorted(failed if holder is None else {*failed, holder}):
             effects += self.broadcasts.fail(identity, now)
         return effects
 
     def _settle(self, effects: DiscoveryEffects, now: Instant) -> DiscoveryEffects:
-        """Act on what the input has brought about: a lost id, ends, the end of a join."""
-        roster, exchange = self.roster, self._exchange
-        while roster.lost and not self.gone:
-            effects += self._lose_id(now)
-        for identity, inc, status in roster.ended:
-            effects.append(Indicate(Ended(identity, inc, status is Status.LEFT)))
-        roster.ended.clear()
-        if self.leaving and not self.broadcasts.pending:
-            effects += self._go()
+        """Act on the end of a join, too."""
+        effects = super()._settle(effects, now)
+        exchange = self._exchange
         if self.gone:
             return effects
         if exchange.joining and not self.broadcasts.own_joins:
             exchange.joining = False
-            if self._mechanisms.members:
-                exchange.want_contacts(Instant(now + self.settings.pull_ns))
+            if self._mechanisms.members:  # Whoever joins beside us needs about as long as we did.
+                wait_ns = min(self.settings.pull_ns, now - self._joined_at)
+                exchange.want_contacts(Instant(now + wait_ns))
         exchange.arm()
         return effects

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from orderwire.discovery import exchange, fdp
+from orderwire.discovery import exchange, fdp, node
 from orderwire.discovery.commands import (
     Change,
     End,
@@ -168,7 +168,7 @@ def test_at_most_so_many_early_messages_are_kept() -> None:
 
 
 def test_early_messages_are_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fdp, "EARLY_BYTES_MAX", 10_000)
+    monkeypatch.setattr(node, "EARLY_BYTES_MAX", 10_000)
     driven = Driven()
     for seq in range(20):
         record = MapRecord(1, bytes(900))
