@@ -3,6 +3,7 @@
 The newest evidence of a foreign participant is as old as the answering gateway said, or came when
 such a gateway, which forgets its dead within `fail_ns`, last stood for it.  While one that has told
 its newest version is there, the entry stays; else it is forgotten `expire_ns` after the evidence.
+What a gateway has told that is gone counts until another one of its domain stands: that one knows.
 """
 
 from collections.abc import Iterable
@@ -30,6 +31,8 @@ class _Holding:
         """With the time of the newest evidence in the answer."""
         self.stood_until: Instant | None = None
         """When its gateway last stood for it; None while it does."""
+        self.ended = False
+        """Whether its gateway is gone."""
 
 
 class Holdings:
@@ -52,14 +55,32 @@ class Holdings:
 
     def stand(self, key: GatewayKey) -> None:
         """That gateway is there and has nothing newer."""
-        if key in self._holdings:
-            self._holdings[key].stood_until = None
+        holding = self._holdings.get(key)
+        if holding is not None:
+            holding.stood_until = None
+            self._replace_ended(holding.domain)
 
     def doubt(self, key: GatewayKey, since: Instant) -> None:
-        """That gateway is gone, or has something newer that is not known yet, since then."""
+        """That gateway has something newer that is not known yet, since then."""
         holding = self._holdings.get(key)
         if holding is not None and holding.stood_until is None:
             holding.stood_until = since
+
+    def end(self, key: GatewayKey, since: Instant) -> None:
+        """That gateway is gone, since then."""
+        self.doubt(key, since)
+        holding = self._holdings.get(key)
+        if holding is not None:
+            holding.ended = True
+            self._replace_ended(holding.domain)
+
+    def _replace_ended(self, domain: str) -> None:
+        """Forget what gateways told that are gone, if another one of their domain stands."""
+        told = {key: each for key, each in self._holdings.items() if each.domain == domain}
+        if any(each.stood_until is None for each in told.values()):
+            for key, each in told.items():
+                if each.ended:
+                    del self._holdings[key]
 
     def remove(self, key: GatewayKey) -> None:
         """Nothing of that gateway's is wanted."""

@@ -451,7 +451,7 @@ class Gateway:
             return
         # One that did not say goodbye has been silent for as long as it takes to notice.
         silent_ns = 0 if ended.left else ring.node.settings.fail_ns
-        self._holdings.doubt((ring.name, far.id, far.inc), Instant(now - silent_ns))
+        self._holdings.end((ring.name, far.id, far.inc), Instant(now - silent_ns))
         self._collect(now)
 
     def _ask_all(self, ring: _Backbone, now: Instant) -> GatewayEffects:

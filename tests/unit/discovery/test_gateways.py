@@ -130,6 +130,35 @@ def test_an_entry_is_as_old_as_was_said() -> None:
     assert holdings.report(interests, ms(100_000)) == ((), None)
 
 
+def test_one_that_stands_knows_better_than_one_that_is_gone() -> None:
+    holdings = Holdings(expire_ns=ms(15_000), fail_ns=ms(6_000))
+    interests = Interests([endpoint(1, WRITER, "a")])
+    data = encode_map(Map.of(ParticipantData("x"), [endpoint(1, READER, "a")]))
+    keys = [("bone", identity, 1) for identity in (1, 2)]
+
+    def tell(key: tuple[str, int, int], *ids: int) -> None:
+        entries = tuple(Detail(identity, 1, 1, 0, data) for identity in ids)
+        holdings.put(key, "east", Held(1, Wanted(), entries, ms(1_000)))
+
+    def known() -> list[int]:
+        return [each.id for each in holdings.report(interests, ms(2_000))[0]]
+
+    tell(keys[0], 7, 8)
+    tell(keys[1], 8)
+    assert known() == [7, 8]
+    holdings.end(keys[0], ms(1_500))
+    assert known() == [8]
+    holdings.end(keys[1], ms(1_500))
+    assert known() == [8]  # nobody stands: by age
+    tell(keys[0], 9)
+    assert known() == [8, 9]
+    holdings.stand(keys[0])
+    assert known() == [9]
+    holdings.put(keys[1], "west", Held(1, Wanted(), (), ms(1_000)))
+    holdings.end(keys[0], ms(1_500))
+    assert known() == [9]  # that of another domain does not know
+
+
 # -- domains ----------------------------------------------------------------------------------
 
 STAR = {"a": ("bone",), "b": ("bone",), "c": ("bone",)}
