@@ -21,6 +21,7 @@ from typing import Annotated
 
 import msgspec
 
+from orderwire.aio.discovery_faults import Fault, PeerFault
 from orderwire.kernel import RemoteProtocolError
 
 CONTENT_BYTES_MAX = (1 << 16) - 1
@@ -169,9 +170,10 @@ class FrameReader:
             raise RemoteProtocolError(f"a long message begins with {len(content)} bytes")
         (total,) = _TOTAL.unpack_from(content)
         if not len(content) - _TOTAL.size < total <= self._message_bytes_max:
-            raise RemoteProtocolError(
+            raise PeerFault(
+                Fault.OVERSIZED,
                 f"a long message of {total} bytes begins with {len(content) - _TOTAL.size};"
-                f" at most {self._message_bytes_max} are taken"
+                f" at most {self._message_bytes_max} are taken",
             )
         self._long_bytes = total
         self._long += content[_TOTAL.size :]

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
+from orderwire.aio.discovery_faults import Fault
 from orderwire.aio.discovery_settings import TransportSettings, seconds
 from orderwire.aio.discovery_stream import DiscoveryStream
 
@@ -48,7 +49,9 @@ class Listener:
         context: ssl.SSLContext | None,
     ) -> None:
         self.refusals = Tally()
-        """Connections refused or cut as the other side's fault, by host."""
+        """Connections refused or cut as the other side's fault, by host, and …"""
+        self.faults: Counter[Fault] = Counter()
+        """… by what it did."""
         self._listening = listening
         self._make = make
         self._settings = settings
@@ -88,8 +91,9 @@ class Listener:
         self._unknown.pop(stream, None)
         self._open -= 1
 
-    def refuse(self, host: str, why: str) -> None:
+    def refuse(self, host: str, fault: Fault, why: str) -> None:
         """Count and log why a connection is closed."""
+        self.faults[fault] += 1
         count = self.refusals.note(host)
         if count.bit_count() == 1:  # the 1st, 2nd, 4th, …: a flood stays readable
             _LOG.warning("closed a connection of %s (%d so far): %s", host, count, why)
@@ -116,7 +120,7 @@ class Listener:
             accepted.setblocking(False)
             if self._open >= self._settings.inbound_max:
                 accepted.close()
-                self.refuse(host, f"{self._open} connections are open")
+                self.refuse(host, Fault.TOO_MANY, f"{self._open} connections are open")
                 continue
             self._open += 1
             stream = self._make()
@@ -140,7 +144,7 @@ class Listener:
         if self._loop.time() - since < _GRACE_S:
             return False
         del self._unknown[oldest]
-        self.refuse(host, "it said nothing, and others want to")
+        self.refuse(host, Fault.SILENT, "it said nothing, and others want to")
         if isinstance(oldest, DiscoveryStream):
             oldest.abort()
         else:
@@ -158,7 +162,8 @@ class Listener:
                 ssl_handshake_timeout=hello_s if self._context is not None else None,
             )
         except OSError as error:
-            self.refuse(host, f"no connection: {error or type(error).__name__}")
+            why = f"no connection: {error or type(error).__name__}"
+            self.refuse(host, Fault.UNPROTECTED, why)
 
     def _taken(
         self, stream: DiscoveryStream, accepted: socket.socket, task: "asyncio.Task[None]"

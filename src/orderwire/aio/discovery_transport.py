@@ -6,6 +6,7 @@ import ipaddress
 import logging
 import secrets
 import socket
+from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import count
@@ -20,6 +21,7 @@ from orderwire.aio.addresses import (
     split_address,
 )
 from orderwire.aio.discovery_dialling import Dialler, Session
+from orderwire.aio.discovery_faults import Fault, PeerFault, fault_of
 from orderwire.aio.discovery_frames import VERSION, FrameKind, Hello
 from orderwire.aio.discovery_link import Link
 from orderwire.aio.discovery_listener import Listener, Tally
@@ -201,6 +203,11 @@ class DiscoveryTransport:
         return self._listener.refusals
 
     @property
+    def faults(self) -> Counter[Fault]:
+        """The same, by what the other side did."""
+        return self._listener.faults
+
+    @property
     def connections(self) -> list[Address]:
         """The addresses with which a connection stands, in ascending order."""
         return sorted(each.address for each in self._links.values() if each.chosen)
@@ -337,23 +344,28 @@ class DiscoveryTransport:
 
     def _take_hello(self, stream: DiscoveryStream, hello: Hello) -> None:
         if hello.domain != self.domain:
-            raise RemoteProtocolError(f"it is of domain {hello.domain!r}, we of {self.domain!r}")
+            raise PeerFault(
+                Fault.STRANGER, f"it is of domain {hello.domain!r}, we of {self.domain!r}"
+            )
         if hello.to != self.address:
-            raise RemoteProtocolError(f"it calls {hello.to}, we are {self.address}")
+            raise PeerFault(Fault.STRANGER, f"it calls {hello.to}, we are {self.address}")
         if hello.address == self.address or hello.nonce == self._nonce:
-            raise RemoteProtocolError("it says that it is us")
+            raise PeerFault(Fault.STRANGER, "it says that it is us")
         if stream.dialled is not None:
             if hello.address != stream.dialled:
-                raise RemoteProtocolError(f"it says at {stream.dialled} that it is {hello.address}")
+                raise PeerFault(
+                    Fault.STRANGER, f"it says at {stream.dialled} that it is {hello.address}"
+                )
         else:
             try:
                 host, _ = _numeric(hello.address)
             except LocalProtocolError as error:
-                raise RemoteProtocolError(str(error)) from None
+                raise PeerFault(Fault.STRANGER, str(error)) from None
             if self.settings.same_host and host != stream.source:
-                raise RemoteProtocolError(
+                raise PeerFault(
+                    Fault.STRANGER,
                     f"it says that it is {hello.address}, and comes from another host: that address"
-                    " is not its own, or is translated on the way"
+                    " is not its own, or is translated on the way",
                 )
             self._listener.known(stream)
         stream.hello = hello
@@ -365,7 +377,8 @@ class DiscoveryTransport:
         self._held_bytes += held - stream.counted_bytes
         stream.counted_bytes = held
         if self._held_bytes > self.settings.held_bytes_max:
-            self._cut(stream, f"{self._held_bytes} bytes of unfinished messages are held")
+            why = f"{self._held_bytes} bytes of unfinished messages are held"
+            self._cut(stream, Fault.OVERSIZED, why)
 
     def stream_ready(self, stream: DiscoveryStream) -> None:
         """Write on."""
@@ -382,14 +395,14 @@ class DiscoveryTransport:
         if stream.dialled is None:
             self._listener.gone(stream)
         if isinstance(error, RemoteProtocolError):
-            self._listener.refuse(stream.source, str(error))
+            self._listener.refuse(stream.source, fault_of(error), str(error))
         link = self._links.get(stream.peer or "")
         if link is not None:
             link.lost(stream, str(error or "") or "the other side closed the connection")
 
-    def _cut(self, stream: DiscoveryStream, why: str) -> None:
+    def _cut(self, stream: DiscoveryStream, fault: Fault, why: str) -> None:
         """End a connection for the other side's fault."""
-        self.stream_closed(stream, RemoteProtocolError(why))
+        self.stream_closed(stream, PeerFault(fault, why))
         stream.abort()
 
     # What links ask and tell.
@@ -456,19 +469,19 @@ class DiscoveryTransport:
         link = self._links.get(stream.peer or "")
         if link is None or link.chosen is not stream:
             if now - stream.opened > seconds(settings.hello_ns):
-                self._cut(stream, "it did not say in time who it is")
+                self._cut(stream, Fault.SILENT, "it did not say in time who it is")
             return
         held = stream.held_bytes
         if held:
             granted_s = seconds(settings.frame_ns) + held / settings.frame_bytes_per_s_min
             if now - stream.begun > granted_s:
-                self._cut(stream, f"only {held} bytes of a message came in time")
+                self._cut(stream, Fault.SLOW, f"only {held} bytes of a message came in time")
                 return
         if stream.stuck_s(now) > seconds(settings.stuck_ns):
-            self._cut(stream, f"it takes nothing of {stream.unsent_bytes} bytes")
+            self._cut(stream, Fault.SLOW, f"it takes nothing of {stream.unsent_bytes} bytes")
         elif stream.said_bye:
             if now - stream.used > seconds(settings.hello_ns):
-                self._cut(stream, "it did not answer BYE")
+                self._cut(stream, Fault.SILENT, "it did not answer BYE")
         elif now - stream.used > seconds(settings.idle_ns) and not link.outgoing:
             link.leave()
 

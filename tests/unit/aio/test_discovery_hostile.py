@@ -9,6 +9,7 @@ import pytest
 from discovery_net import Place, RawPeer, in_virtual_time, until
 
 from orderwire.aio.addresses import split_address
+from orderwire.aio.discovery_faults import Fault
 from orderwire.aio.discovery_frames import HELLO_BYTES_MAX, FrameKind, frame
 from orderwire.kernel import NS_PER_S
 
@@ -38,12 +39,15 @@ async def still_works(place: Place) -> None:
     ],
 )
 def test_a_hello_that_is_not_for_us_gets_nothing_but_a_close(changes: dict[str, Any]) -> None:
+    fault = Fault.MALFORMED if "version" in changes else Fault.STRANGER
+
     async def work() -> None:
         place = await Place.open()
         peer = await RawPeer.call(place)
         peer.send(peer.hello(place, **changes))
         assert await peer.rest() == b""
         await until(lambda: place.transport.refusals == {LOOPBACK: 1})
+        assert place.transport.faults == {fault: 1}
         await still_works(place)
         await peer.close()
         await place.transport.close()
@@ -58,6 +62,7 @@ def test_who_says_that_it_is_us_is_refused() -> None:
         peer.send(peer.hello(place, address=place.address))
         assert await peer.rest() == b""
         await until(lambda: place.refused == 1)
+        assert place.transport.faults == {Fault.STRANGER: 1}
         await peer.close()
         await place.transport.close()
 
@@ -71,6 +76,7 @@ def test_a_silent_connection_is_closed_in_time() -> None:
         assert await peer.rest() == b""
         assert 2 <= asyncio.get_running_loop().time() < 4
         await until(lambda: place.refused == 1)
+        assert place.transport.faults == {Fault.SILENT: 1}
         await peer.close()
         await place.transport.close()
 
@@ -85,6 +91,7 @@ def test_who_says_hello_and_never_chooses_is_closed_in_time() -> None:
         assert (await peer.frame())[0] is FrameKind.HELLO
         await peer.rest()
         await until(lambda: place.refused == 1 and not place.transport._links)
+        assert place.transport.faults == {Fault.SILENT: 1}
         await peer.close()
         await place.transport.close()
 
@@ -99,6 +106,7 @@ def test_random_bytes(seed: int) -> None:
         peer.send(Random(seed).randbytes(10_000))
         assert await peer.rest() == b""
         await until(lambda: place.refused == 1)
+        assert place.transport.faults == {Fault.MALFORMED: 1}
         await still_works(place)
         await peer.close()
         await place.transport.close()
@@ -129,6 +137,8 @@ async def chosen(place: Place) -> RawPeer:
     ],
 )
 def test_a_peer_that_breaks_the_rules_is_cut_off(data: bytes) -> None:
+    fault = Fault.OVERSIZED if b"\xff" in data else Fault.MALFORMED
+
     async def work() -> None:
         place = await Place.open()
         peer = await chosen(place)
@@ -137,6 +147,7 @@ def test_a_peer_that_breaks_the_rules_is_cut_off(data: bytes) -> None:
         peer.send(data)
         await until(lambda: place.unreachable == ["127.0.0.1:1"])
         assert place.refused == 1
+        assert place.transport.faults == {fault: 1}
         assert not place.got
         await peer.close()
         await still_works(place)
@@ -168,6 +179,7 @@ def test_a_message_that_does_not_end_is_cut_off_in_time() -> None:
         await until(lambda: place.transport.held_bytes == 1_000)
         await until(lambda: place.unreachable == ["127.0.0.1:1"])
         assert place.refused == 1
+        assert place.transport.faults == {Fault.SLOW: 1}
         assert place.transport.held_bytes == 0
         await peer.close()
         await place.transport.close()
@@ -185,6 +197,7 @@ def test_a_frame_that_comes_byte_by_byte_is_cut_off_in_time() -> None:
             await asyncio.sleep(0.5)
         assert asyncio.get_running_loop().time() - begun < 5
         assert place.refused == 1
+        assert place.transport.faults == {Fault.SLOW: 1}
         await peer.close()
         await place.transport.close()
 
@@ -214,6 +227,7 @@ def test_unfinished_messages_of_all_together_are_bounded() -> None:
         whole = frame(FrameKind.FIRST, b"\x00\x00\x10\x00" + bytes(60_000))
         peer.send(whole + frame(FrameKind.NEXT, bytes(60_000)))
         await until(lambda: place.refused == 1)
+        assert place.transport.faults == {Fault.OVERSIZED: 1}
         assert place.transport.held_bytes == 0
         await still_works(place)
         await peer.close()
@@ -227,6 +241,7 @@ def test_of_many_that_say_nothing_the_oldest_make_room() -> None:
         place = await Place.open(unknown_max=5)
         silent = [await RawPeer.call(place) for _ in range(20)]
         await until(lambda: place.refused == 15)
+        assert place.transport.faults == {Fault.SILENT: 15}
         await still_works(place)
         for peer in silent:
             await peer.close()
@@ -273,6 +288,7 @@ def test_so_many_connections_and_no_more() -> None:
         place = await Place.open(inbound_max=3)
         silent = [await RawPeer.call(place) for _ in range(5)]
         await until(lambda: place.refused == 2)
+        assert place.transport.faults == {Fault.TOO_MANY: 2}
         for peer in silent:
             await peer.close()
         await until(lambda: place.transport.open_sockets == 0)

@@ -8,6 +8,7 @@ import pytest
 from certificates import Authority
 from discovery_net import Place, RawPeer, in_virtual_time, until
 
+from orderwire.aio.discovery_faults import Fault
 from orderwire.aio.discovery_tls import Credentials
 from orderwire.aio.discovery_transport import DiscoveryTransport
 from orderwire.kernel import NS_PER_S, LocalProtocolError
@@ -68,6 +69,7 @@ def test_outsiders_learn_nothing(tmp_path: Path, outsider: str) -> None:
         assert not learnt or outsider == "plain", "an alert, at most"
         assert len(learnt) < 20
         await until(lambda: place.transport.refusals == {"127.0.0.1": 1})
+        assert place.transport.faults == {Fault.UNPROTECTED: 1}
         await place.transport.close()
 
     in_virtual_time(work)
