@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from random_domains import nonsense
 
 from orderwire.trace.events import Event, EventKind, RunSettings
-from orderwire.trace.schema import table_from_events
+from orderwire.trace.schema import events_from_table, table_from_events
 from orderwire.verify.discovery import Domain, Finding
-from orderwire.verify.kernels.discovery_facts import TRUTH_KINDS, Facts, facts_of
+from orderwire.verify.kernels.discovery_cuts import TOLD_KINDS, cuts_of
+from orderwire.verify.kernels.discovery_facts import Facts, facts_of
 from orderwire.verify.kernels.discovery_ids import judge_ids
 from orderwire.verify.kernels.discovery_measures import Histogram, instants_of, lives_at
 from orderwire.verify.kernels.discovery_share import (
@@ -24,13 +25,23 @@ from orderwire.verify.kernels.discovery_share import (
     pairs_of_share,
     plan_shares,
 )
+from orderwire.verify.kernels.lives import lined_up, lives_of
 from orderwire.verify.kernels.violations import merge
 
 
 def facts_from(table: pa.Table, run: RunSettings) -> Facts:
     times = table.column("time_ns").to_pylist()
-    truth = table.filter(pa.compute.is_in(table.column("kind"), pa.array(TRUTH_KINDS)))
-    return facts_of("run", truth, run, min(times, default=0), max(times, default=0))
+    told = table.filter(pa.compute.is_in(table.column("kind"), pa.array(TOLD_KINDS)))
+    process, when = table.column("process").to_numpy(), table.column("time_ns").to_numpy()
+    cuts = cuts_of(told, lambda one: when[process == one])
+    return facts_of("run", told, run, min(times, default=0), max(times, default=0), cuts)
+
+
+def one_by_one(events: list[Event]) -> list[Event]:
+    """Put the lives of each process behind each other."""
+    table = table_from_events(events)
+    starts = table.filter(pa.compute.equal(table.column("kind"), "start"))
+    return events_from_table(lined_up(table, lives_of(starts, "run")))
 
 
 def judged(
@@ -61,6 +72,13 @@ def judged(
 def test_kernels_agree_with_the_definitions(seed: int, share_events: int) -> None:
     events, run = nonsense(Random(seed))
     agree(events, run, share_events)
+
+
+@settings(max_examples=100)
+@given(st.integers(0, 2**32), st.sampled_from([1, 7, 1_000]))
+def test_kernels_agree_where_timelines_stop_and_begin_again(seed: int, share_events: int) -> None:
+    events, run = nonsense(Random(seed), torn=True)
+    agree(one_by_one(events), run, share_events)
 
 
 def agree(events: list[Event], run: RunSettings, share_events: int) -> Counter[str]:

@@ -2,6 +2,8 @@
 
 from random import Random
 
+import msgspec
+
 from orderwire.trace.discovery_events import (
     LEFT,
     REPLACED,
@@ -18,24 +20,35 @@ INCARNATIONS = (1, 2, 2**63)
 MESSAGES = ("JOIN", "JOIN_ACK", "UPDATE")
 
 
-def nonsense(chance: Random, run_id: str = "run") -> tuple[list[Event], RunSettings]:
-    """Return a trace in which anything may follow anything, with many ties in time."""
+def nonsense(
+    chance: Random, run_id: str = "run", *, torn: bool = False
+) -> tuple[list[Event], RunSettings]:
+    """Return a trace in which anything may follow anything, with many ties in time.
+
+    `torn`: some timelines have no end, some processes begin another one, counting from 0 again, and
+    some runs are open.
+    """
     members = chance.randint(1, 4)
     settings = RunSettings(
         algorithm=NO_ORDER,
         members=members,
         discovery=PROMISE,
         epsilon_ns=chance.choice((0, 0, 1)),
+        open=True if torn and chance.random() < 0.5 else msgspec.UNSET,
     )
     events: list[Event] = []
     for process in range(members):
-        line = DiscoveryTimeline(run_id, process, events.append)
         now = chance.randint(0, 3)
-        line.start(settings, now)
-        for _ in range(chance.randint(0, 14)):
-            now += chance.choice((0, 1, 1, 2, 3, 9))
-            _anything(chance, line, now, members)
-        line.end(now + chance.randint(0, 12))
+        for _ in range(chance.choice((1, 1, 2, 3)) if torn else 1):
+            line = DiscoveryTimeline(run_id, process, events.append)
+            line.start(settings, now)
+            for _ in range(chance.randint(0, 14)):
+                now += chance.choice((0, 1, 1, 2, 3, 9))
+                _anything(chance, line, now, members)
+            if not torn or chance.random() < 0.5:
+                now += chance.randint(0, 12)
+                line.end(now)
+            now += chance.randint(1, 12)
     return events, settings
 
 

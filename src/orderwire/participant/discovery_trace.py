@@ -5,16 +5,24 @@ the run, its id, only when it has joined: what happens before is kept until then
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from orderwire.discovery.commands import Ended, Gone, Joined, Learnt
 from orderwire.discovery.fdp import FdpNode
 from orderwire.discovery.messages import Addressed
 from orderwire.discovery.settings import DiscoverySettings
-from orderwire.kernel import NS_PER_S
+from orderwire.kernel import NS_PER_MS, NS_PER_S
 from orderwire.trace.discovery_events import LEFT, REPLACED, SILENT, DiscoveryTimeline
-from orderwire.trace.events import DiscoveryRun
+from orderwire.trace.events import NO_ORDER, DiscoveryRun, RunSettings
 
+if TYPE_CHECKING:
+    from orderwire.trace.sinks import Sink
+    from orderwire.trace.writer import Tracer
+
+DISCOVERY_RUN = "discovery"
+"""The run of a domain's discovery is `RUN/discovery`, beside those of its ordering domains."""
+EPSILON_NS = 100 * NS_PER_MS
+"""Bound on the difference of clocks of several machines; seconds are judged by it."""
 EARLY_EVENTS_MAX = 100_000
 """Kept before there is a timeline; messages beyond are not recorded."""
 MARGIN_NS = 2 * NS_PER_S
@@ -45,6 +53,7 @@ class DiscoveryRecorder:
 
     def __init__(self, core: FdpNode, now: int) -> None:
         self._core = core
+        self.began = now
         self._line: DiscoveryTimeline | None = None
         self._ahead_ns = 0
         self._early: list[_Write] = []
@@ -53,6 +62,18 @@ class DiscoveryRecorder:
         self.unrecorded = 0
         """Messages that came too early, and too many."""
         self._write(lambda line, ahead: line.boot(now + ahead))
+
+    def again(self, line: DiscoveryTimeline, now: int) -> None:
+        """Go on as another participant, in its timeline: the id was lost, and what is known stays.
+
+        The old timeline says that the old one is gone; what the core adopts is still to be told.
+        """
+        self._write(lambda before, ahead: before.gone(now + ahead))
+        self._line = line
+        self._write(lambda _, ahead: line.boot(now + ahead))
+        for entry in self._core.live().values():
+            assert entry.map is not None
+            self._learn(now, entry.id, entry.inc, entry.map.ver)
 
     def write_to(self, line: DiscoveryTimeline, *, ahead_ns: int = 0) -> None:
         """Write all that has happened and will happen to this timeline, whose START is written.
@@ -96,7 +117,7 @@ class DiscoveryRecorder:
         if isinstance(indication, Joined):
             self._adopted(now, indication)
         elif isinstance(indication, Learnt):
-            self._learnt(now, indication)
+            self._learn(now, indication.id, indication.inc, indication.ver)
         elif isinstance(indication, Ended):
             self._ended(now, indication)
         elif isinstance(indication, Gone):
@@ -110,15 +131,11 @@ class DiscoveryRecorder:
             )
         )
 
-    def _learnt(self, now: int, learnt: Learnt) -> None:
-        age_ns = self._age_ns(now, learnt.id, learnt.inc)
+    def _learn(self, now: int, identity: int, inc: int, version: int) -> None:
+        age_ns = self._age_ns(now, identity, inc)
         self._write(
             lambda line, ahead: line.learn(
-                now + ahead,
-                peer_id=learnt.id,
-                incarnation=learnt.inc,
-                version=learnt.ver,
-                age_ns=age_ns,
+                now + ahead, peer_id=identity, incarnation=inc, version=version, age_ns=age_ns
             )
         )
 
@@ -153,3 +170,65 @@ class DiscoveryRecorder:
             self._early.append(write)
         else:
             write(self._line, self._ahead_ns)
+
+
+class DiscoveryJournal:
+    """One participant's timelines in the run `RUN/discovery`: one for each id that it has."""
+
+    def __init__(
+        self,
+        run: str,
+        sink: "Sink",
+        settings: RunSettings,
+        ahead_ns: int,
+        recorder: DiscoveryRecorder,
+    ) -> None:
+        self._run_id = f"{run}/{DISCOVERY_RUN}"
+        self._sink = sink
+        self._settings = settings
+        self._ahead_ns = ahead_ns
+        self._recorder = recorder
+        self._tracer: Tracer | None = None
+
+    def begin(self, identity: int, now: int) -> None:
+        """Open the timeline of the participant with this id; `now` is the core's time."""
+        from orderwire.trace.writer import Tracer  # takes a while, and only who traces needs it
+
+        before = self._tracer
+        start_ns = now + self._ahead_ns
+        tracer = self._tracer = Tracer(self._run_id, identity, self._sink, self._settings, start_ns)
+        line = DiscoveryTimeline.on(tracer)
+        if before is None:
+            self._recorder.write_to(line, ahead_ns=self._ahead_ns)
+        else:
+            self._recorder.again(line, now)
+            before.close(start_ns)
+
+    def gone(self, now: int, process: int) -> None:
+        """Write that the participant with this id was killed."""
+        assert self._tracer is not None
+        DiscoveryTimeline.on(self._tracer).gone(now + self._ahead_ns, process=process)
+
+    def flush(self) -> None:
+        """Hand the events that wait to the sink.  Raises TraceError, OSError."""
+        if self._tracer is not None:
+            self._tracer.flush()
+
+    def close(self, now: int) -> None:
+        """End the timeline.  Raises TraceError, OSError."""
+        if self._tracer is not None:
+            self._tracer.close(now + self._ahead_ns)
+
+
+def run_settings(
+    settings: DiscoverySettings, *, members: int, one_machine: bool, timer_slack_ns: int
+) -> RunSettings:
+    """Return the settings of the run of a domain with so many ids."""
+    return RunSettings(
+        algorithm=NO_ORDER,
+        members=members,
+        epsilon_ns=0 if one_machine else EPSILON_NS,
+        clock="shared" if one_machine else "local",
+        discovery=discovery_run(settings, timer_slack_ns=timer_slack_ns),
+        open=True,
+    )

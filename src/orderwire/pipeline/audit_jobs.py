@@ -47,7 +47,8 @@ from orderwire.pipeline.audit_tasks import (
 )
 from orderwire.trace.schema import SINCE, arrow_schema
 from orderwire.verify.audit import AuditOptions, plan_run
-from orderwire.verify.discovery_audit import domain_of
+from orderwire.verify.discovery_audit import domain_of, times_in
+from orderwire.verify.kernels.lives import lives_of
 from orderwire.verify.kernels.slices import EVENTS_TARGET
 from orderwire.verify.kernels.survey import Survey, join_surveys
 from orderwire.verify.source import ParquetSource, RowGroup, TraceSource, settings_of
@@ -224,14 +225,23 @@ def _plan(
     for surveys, _, _ in found:
         for surveyed in surveys:
             runs.setdefault(surveyed.run_id, []).append(surveyed)
+    source = ParquetSource(trace.names, versioned=trace.versioned)
     plans = {}
     for run_id, surveys in sorted(runs.items()):
         surveyed = join_surveys(surveys)
         settings, odd = settings_of(starts, run_id)
         slices = plan_run(surveyed, settings, options.slice_events)
         assumed = settings or surveyed.assumed()
-        domain = domain_of(surveyed, settings, truth, options.slice_events)
-        plans[run_id] = Plan(surveyed.extent(), settings, assumed, odd, slices, domain)
+        lives = lives_of(starts, run_id)
+        domain = domain_of(
+            surveyed,
+            settings,
+            truth,
+            options.slice_events,
+            lives=lives,
+            times_of=times_in(source, run_id),
+        )
+        plans[run_id] = Plan(surveyed.extent(), settings, assumed, odd, slices, domain, lives)
     return plans
 
 

@@ -25,6 +25,7 @@ from orderwire.verify.audit import AuditOptions, contradictions
 from orderwire.verify.discovery_audit import Domain, conclude_discovery
 from orderwire.verify.kernels.discovery_ids import judge_ids
 from orderwire.verify.kernels.discovery_share import join_shares
+from orderwire.verify.kernels.lives import NO_LIVES, Lives
 from orderwire.verify.kernels.slices import Extent, Slice
 from orderwire.verify.kernels.violations import merge
 from orderwire.verify.report import (
@@ -91,6 +92,8 @@ class Plan:
     slices: list[Slice]
     domain: Domain | None = None
     """Its discovery, if it has any."""
+    lives: Lives = NO_LIVES
+    """Of its processes."""
 
     @property
     def alone(self) -> bool:
@@ -101,7 +104,7 @@ class Plan:
         """Return a task for each slice."""
         if self.alone:
             return []
-        return [Task(piece=piece, settings=self.assumed) for piece in self.slices]
+        return [Task(piece=piece, settings=self.assumed, lives=self.lives) for piece in self.slices]
 
     def share_tasks(self) -> list[Task]:
         """Return a task for each share of its discovery."""
@@ -113,13 +116,15 @@ class Plan:
                 settings=self.assumed,
                 share=share,
                 facts=self.domain.facts,
+                lives=self.lives,
             )
             for share in self.domain.shares
         ]
 
     def whole(self, extra: AuditOptions | None = None) -> Task:
         """Return the task that takes the run in one piece."""
-        return Task(piece=Slice(run_id=self.extent.run_id), settings=self.assumed, extra=extra)
+        piece = Slice(run_id=self.extent.run_id)
+        return Task(piece=piece, settings=self.assumed, extra=extra, lives=self.lives)
 
 
 @dataclass(frozen=True, slots=True)

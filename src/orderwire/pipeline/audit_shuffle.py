@@ -19,17 +19,18 @@ from orderwire.pipeline.audit_tasks import (
     pairs_from_rows,
     rows_of,
 )
-from orderwire.trace.events import DISCOVERY_KINDS, EventKind, RunSettings
+from orderwire.trace.events import EventKind, RunSettings
 from orderwire.trace.schema import arrow_schema
 from orderwire.verify.audit import AuditOptions
 from orderwire.verify.discovery_audit import Domain, is_alone
-from orderwire.verify.kernels.columns import NEEDED, TIME_MAX, TIME_MIN
+from orderwire.verify.kernels.columns import I64, NEEDED, TIME_MAX, TIME_MIN, integers
 from orderwire.verify.kernels.discovery_columns import DISCOVERY_NEEDED
-from orderwire.verify.kernels.discovery_facts import TRUTH_KINDS
+from orderwire.verify.kernels.discovery_cuts import TOLD_KINDS, cuts_of
 from orderwire.verify.kernels.discovery_share import ALL_NEEDED, share_kinds
+from orderwire.verify.kernels.lives import lined_up, lives_of
 from orderwire.verify.kernels.slices import LENGTH_WINDOWS_MIN, Extent, Slice, events_target
-from orderwire.verify.kernels.survey import JUSTIFIED, window_of
-from orderwire.verify.source import settings_of
+from orderwire.verify.kernels.survey import JUSTIFIED, OF_DISCOVERY, window_of
+from orderwire.verify.source import STARTS, settings_of
 
 PARTITIONS_MAX = 2_000
 TRUTH = pa.schema([arrow_schema().field(name) for name in DISCOVERY_NEEDED])
@@ -94,20 +95,16 @@ def plan_frame(events: DataFrame, options: AuditOptions) -> dict[str, Plan]:
             F.max(F.when(kind == EventKind.SEND.value, -age)).alias("ahead"),
             F.max(F.when(member, F.col("process"))).alias("process"),
             F.max("process").alias("participant"),
-            F.count_if(kind.isin(*(one.value for one in DISCOVERY_KINDS))).alias("discovery"),
+            F.count_if(kind.isin(*OF_DISCOVERY)).alias("discovery"),
         )
         .toArrow()
         .sort_by("run_id")  # here, and not by a shuffle
         .to_pylist()
     )
-    starts = (
-        events.where(kind == EventKind.START.value)
-        .select("run_id", "process", "position", "detail")
-        .toArrow()
-    )
+    starts = events.where(kind == EventKind.START.value).select(*STARTS).toArrow()
     truth = TRUTH.empty_table()
     if any(row["discovery"] for row in extents):
-        told = events.where(kind.isin(*TRUTH_KINDS)).select(*DISCOVERY_NEEDED).toArrow()
+        told = events.where(kind.isin(*TOLD_KINDS)).select(*DISCOVERY_NEEDED).toArrow()
         truth = told.cast(TRUTH)
     plans = {}
     for row in extents:
@@ -117,9 +114,10 @@ def plan_frame(events: DataFrame, options: AuditOptions) -> dict[str, Plan]:
         settings, odd = settings_of(starts, run_id)
         assumed = settings or RunSettings(algorithm="", members=max(0, row["process"] or 0) + 1)
         slices = _regular(extent, settings, options)
+        lives = lives_of(starts, run_id)
         domain = None
         if row["discovery"] or is_alone(settings):
-            mine = truth.filter(pa.compute.equal(truth.column("run_id"), run_id))
+            mine = lined_up(truth.filter(pa.compute.equal(truth.column("run_id"), run_id)), lives)
             domain = Domain(
                 run_id=run_id,
                 settings=settings,
@@ -131,9 +129,17 @@ def plan_frame(events: DataFrame, options: AuditOptions) -> dict[str, Plan]:
                 discovery=row["discovery"],
                 participant=max(0, row["participant"]),
                 share_events=options.slice_events,
+                lives=lives,
+                cuts=cuts_of(mine, partial(_times_of, events, run_id)),
             )
-        plans[run_id] = Plan(extent, settings, assumed, odd, slices, domain)
+        plans[run_id] = Plan(extent, settings, assumed, odd, slices, domain, lives)
     return plans
+
+
+def _times_of(events: DataFrame, run_id: str, process: int) -> I64:
+    """Return the times of all events of one process of a run."""
+    mine = events.where((F.col("run_id") == run_id) & (F.col("process") == process))
+    return integers(mine.select("time_ns").toArrow(), "time_ns")
 
 
 _WINDOW = ("age", "ahead")

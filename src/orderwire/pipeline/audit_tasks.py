@@ -20,8 +20,10 @@ from orderwire.verify.audit import AuditOptions, audit, extra_checks
 from orderwire.verify.discovery_audit import read_share
 from orderwire.verify.kernels.columns import NEEDED
 from orderwire.verify.kernels.discovery_columns import DISCOVERY_NEEDED
-from orderwire.verify.kernels.discovery_facts import TRUTH_KINDS, Facts
+from orderwire.verify.kernels.discovery_cuts import TOLD_KINDS
+from orderwire.verify.kernels.discovery_facts import Facts
 from orderwire.verify.kernels.discovery_share import Share, audit_share, pairs_of_share
+from orderwire.verify.kernels.lives import NO_LIVES, Lives, lined_up
 from orderwire.verify.kernels.slices import Slice, audit_slice
 from orderwire.verify.kernels.survey import SURVEYED, Survey, survey
 from orderwire.verify.kernels.violations import VIOLATIONS
@@ -49,6 +51,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     share: Share | None = None
     """Judge these participants of its discovery instead, against `facts`."""
     facts: Facts | None = None
+    lives: Lives = NO_LIVES
+    """Of the run's processes: what is read is lined up by them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ def survey_groups(
     for groups in parts:
         source = _opened(files).part(groups)
         found = survey(source.batches(SURVEYED, None))
-        kinds = TRUTH_KINDS if any(part.discovery for part in found.values()) else ()
+        kinds = TOLD_KINDS if any(part.discovery for part in found.values()) else ()
         truth = source.of_kinds(kinds, DISCOVERY_NEEDED)
         yield list(found.values()), pack(source.starts()), pack(truth)
 
@@ -132,7 +136,7 @@ def pairs_from_files(tasks: Iterable[Task], files: Files) -> Iterator[tuple[byte
     for task in tasks:
         assert task.share is not None
         assert task.facts is not None
-        table = read_share(_opened(files), task.share, task.settings)
+        table = read_share(_opened(files), task.share, task.settings, task.lives)
         yield (pack(pairs_of_share(table, task.facts)),)
 
 
@@ -148,7 +152,7 @@ def pairs_from_rows(
     for number in np.unique(numbers).tolist():
         facts = tasks[number].facts
         assert facts is not None
-        events = table.filter(pa.array(numbers == number))
+        events = lined_up(table.filter(pa.array(numbers == number)), tasks[number].lives)
         yield from pairs_of_share(events, facts).to_batches()
 
 
@@ -201,16 +205,17 @@ def examples_of(violations: pa.Table) -> pa.Table:
 def _audited(task: Task, files: Files) -> dict[str, pa.Table]:
     source, run_id = _opened(files), task.piece.run_id
     if task.extra is not None:
-        rows, counts = extra_checks(source, run_id, task.settings, task.extra)
+        rows, counts = extra_checks(source, run_id, task.settings, task.extra, task.lives)
         return _extra_parts(rows, counts)
     if task.share is not None:
-        table = read_share(source, task.share, task.settings)
+        table = read_share(source, task.share, task.settings, NO_LIVES)
     else:
         table = source.read(run_id, task.piece.view_low, task.piece.view_high)
     return _parts(_judged(table, task))
 
 
 def _judged(table: pa.Table, task: Task) -> dict[str, pa.Table]:
+    table = lined_up(table, task.lives)
     if task.share is not None:
         assert task.facts is not None
         return audit_share(table, task.share, task.facts, task.settings)

@@ -17,6 +17,7 @@ from orderwire.verify.kernels.discovery_columns import DISCOVERY_NEEDED, discove
 from orderwire.verify.kernels.discovery_facts import Facts
 from orderwire.verify.kernels.discovery_share import share_kinds
 from orderwire.verify.kernels.discovery_views import listings_of, right_spans
+from orderwire.verify.kernels.lives import lined_up, lives_of
 from orderwire.verify.kernels.survey import SURVEYED, survey
 from orderwire.verify.source import TableSource, settings_of
 
@@ -61,12 +62,13 @@ def known_of(
     source = TableSource(trace.filter(pa.compute.equal(trace.column("run_id"), run_id)))
     surveys = list(survey(source.batches(SURVEYED, None)).values())
     settings, _ = settings_of(source.starts(), run_id)
-    domain = open_domain(source, surveys[0], settings) if surveys else None
+    again = lives_of(source.starts(), run_id)
+    domain = open_domain(source, surveys[0], settings, lives=again) if surveys else None
     if domain is None or not len(domain.facts.lives):
         return None
     facts = domain.facts
     lives, listed = facts.lives, facts.incarnations.life
-    table = source.of_kinds(share_kinds(domain.assumed), DISCOVERY_NEEDED)
+    table = lined_up(source.of_kinds(share_kinds(domain.assumed), DISCOVERY_NEEDED), again)
     right = right_spans(listings_of(discovery_columns_of(table), facts), facts)
     processes, row = np.unique(lives.process, return_inverse=True)
     ended = lives.end_ns[lives.end_ns < facts.end_ns]

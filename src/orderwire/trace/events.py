@@ -73,7 +73,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     algorithm: str
     """Catalog name of the ordering algorithm, or NO_ORDER."""
     members: int
-    """Number of processes, ids 0 … members-1."""
+    """Number of processes, ids 0 … members-1; of a domain, its ids."""
     lifetime_ns: int | None = None
     """Δ, or None when messages live for ever.  Where messages have lifetimes, the longest."""
     epsilon_ns: int = 0
@@ -84,6 +84,14 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """How late this runtime's timers may fire: a delivery that much overdue is no violation."""
     discovery: DiscoveryRun | msgspec.UnsetType = msgspec.UNSET
     """What its discovery promises, where the trace has one."""
+    open: bool | msgspec.UnsetType = msgspec.UNSET
+    """Members find each other: ids that never appear in the trace are nobody's.  One that appears,
+    as a sender, in a destination set or in a view, is a member whose trace is expected."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether ids that never appear are nobody's."""
+        return self.open is True
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):

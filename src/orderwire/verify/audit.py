@@ -9,6 +9,7 @@ import pyarrow as pa
 from orderwire.trace.events import RunSettings
 from orderwire.verify.discovery_audit import audit_discovery, open_domain
 from orderwire.verify.kernels.columns import NEEDED, columns_of
+from orderwire.verify.kernels.lives import Lives, lined_up, lives_of
 from orderwire.verify.kernels.matching import match
 from orderwire.verify.kernels.slices import (
     Slice,
@@ -60,16 +61,17 @@ def audit_run(
     """Audit one run, slice by slice where its clock allows."""
     run_id = surveyed.run_id
     settings, odd = settings_of(starts, run_id)
-    domain = open_domain(source, surveyed, settings, options.slice_events)
+    lives = lives_of(starts, run_id)
+    domain = open_domain(source, surveyed, settings, options.slice_events, lives=lives)
     odd_rows = contradictions(run_id, odd)
     if domain is not None and domain.alone:
         return audit_discovery(source, domain, options.expect, more=odd_rows)
     assumed = settings or surveyed.assumed()
     slices = plan_run(surveyed, settings, options.slice_events)
-    rows, settled = _audit_slices(source, slices, assumed)
+    rows, settled = _audit_slices(source, slices, assumed, lives)
     if not settled.slices_suffice:
-        rows, settled = _audit_slices(source, [Slice(run_id=run_id)], assumed)
-    extra, checked = extra_checks(source, run_id, assumed, options)
+        rows, settled = _audit_slices(source, [Slice(run_id=run_id)], assumed, lives)
+    extra, checked = extra_checks(source, run_id, assumed, options, lives)
     rows = merge([rows, settled.violations, odd_rows, extra])
     report = conclude(run_id, settings, settled, tally_found(rows), checked, options.expect)
     if domain is None:
@@ -101,24 +103,28 @@ def contradictions(run_id: str, odd: pa.Table) -> pa.Table:
 
 
 def _audit_slices(
-    source: TraceSource, slices: Sequence[Slice], settings: RunSettings
+    source: TraceSource, slices: Sequence[Slice], settings: RunSettings, lives: Lives
 ) -> tuple[pa.Table, Settled]:
     parts = []
     for piece in slices:
         table = source.read(piece.run_id, piece.view_low, piece.view_high)
-        parts.append(audit_slice(table, piece, settings).parts())
+        parts.append(audit_slice(lined_up(table, lives), piece, settings).parts())
     joined = join_parts(parts)
     whole = len(slices) == 1 and slices[0].whole
     return joined["violations"], settle(slices[0].run_id, settings, joined, whole=whole)
 
 
 def extra_checks(
-    source: TraceSource, run_id: str, settings: RunSettings, options: AuditOptions
+    source: TraceSource,
+    run_id: str,
+    settings: RunSettings,
+    options: AuditOptions,
+    lives: Lives,
 ) -> tuple[pa.Table, dict[str, int]]:
     """Run the checks that need a run in one piece; tell how much each had to check."""
     if not (options.waiting or options.clocks):
         return no_violations(), {}
-    table = source.read(run_id, columns=(*NEEDED, EVIDENCE))
+    table = lined_up(source.read(run_id, columns=(*NEEDED, EVIDENCE)), lives)
     columns, _ = drop_repeats(run_id, columns_of(table))
     matches = match(columns, settings.members)
     found, checked = [], {}

@@ -60,6 +60,8 @@ class Life:
     position: int
     boot_ns: int
     end_ns: int
+    over_ns: int
+    """When it had surely ended: later where its trace stops and nobody tells its end."""
     adoptions: list[Event] = field(default_factory=list)
     told: list[tuple[Incarnation, int, int]] = field(default_factory=list)
     """(incarnation, time, version of its MAP)."""
@@ -92,7 +94,10 @@ class Domain:
         told = settings.discovery
         self.promise = told if isinstance(told, DiscoveryRun) else DiscoveryRun()
         self.end_ns = max((event.time_ns for event in self.events), default=0) + 1
-        self.changes = sorted({e.time_ns for e in self.events if e.kind in _CHANGES})
+        self.cuts = [(process, time_ns) for process, time_ns in self._cuts()]
+        changes = {e.time_ns for e in self.events if e.kind in _CHANGES}
+        changes |= {time_ns for _, time_ns in self.cuts if time_ns < self.end_ns}
+        self.changes = sorted(changes)
         self.regressions: list[Finding] = []
         self.lives = [life for life in self._lives() if life.boot_ns < life.end_ns]
         self._holders: dict[Incarnation, Life | None] = {}
@@ -101,6 +106,7 @@ class Domain:
         later = (time_ns + self._settle_ns for time_ns in self.changes)
         self.instants = sorted(
             {e.time_ns for e in self.events}
+            | {time_ns for _, time_ns in self.cuts if time_ns < self.end_ns}
             | {time_ns for time_ns in later if time_ns < self.end_ns}
         )
 
@@ -126,6 +132,13 @@ class Domain:
         found = self.lives[min(held)[1]] if held else None
         self._holders[incarnation] = found
         return found
+
+    def over(self, incarnation: Incarnation) -> int:
+        """Return when an incarnation that somebody had was surely over."""
+        life = self.holder(incarnation)
+        assert life is not None
+        untils = [until for event, _, until in life.tenures() if who(event) == incarnation]
+        return max(life.over_ns if until == life.end_ns else until for until in untils)
 
     def span(self, incarnation: Incarnation) -> tuple[int, int] | None:
         """Return from when and until when an incarnation lasts."""
@@ -171,9 +184,11 @@ class Domain:
     def wrong(self, event: Event, time_ns: int) -> str:
         """Return what is wrong with listing this at this time, if anything is."""
         span = self.span(who(event))
-        if span is None or time_ns >= span[1]:
+        if span is None and self.settings.is_open:
+            return ""  # Maybe a participant's without a trace.
+        if span is None or time_ns >= self.over(who(event)):
             return "ghost"
-        if time_ns < span[0] or event.number <= 0:
+        if not span[0] <= time_ns < span[1] or event.number <= 0:
             return ""
         newest = self.newest(who(event), time_ns)
         if newest == event.number:
@@ -241,7 +256,11 @@ class Domain:
                         left.add(who(event))
                     continue
                 span = self.span(who(event))
-                ended = None if span is None or span[1] >= self.end_ns else span[1]
+                if span is None and self.settings.is_open:
+                    continue
+                ended = None if span is None else self.over(who(event))
+                if ended is not None and ended >= self.end_ns:
+                    ended = None
                 age_ns = event.clock_ns - event.arrived_ns
                 latest = event.time_ns + self.settings.epsilon_ns
                 kinds = {
@@ -289,7 +308,8 @@ class Domain:
                     continue
                 same = before is not None and who(before) == who(event)
                 older = same and before is not None and version(event) < version(before)
-                if older or highest.get(peer, number) > number:
+                unheard_of = self.settings.is_open and self.span(who(event)) is None
+                if (older or highest.get(peer, number) > number) and not unheard_of:
                     yield self._at("D4", "backwards", event, event.time_ns)
                 highest[peer] = max(number, highest.get(peer, number))
                 view[peer] = event
@@ -351,6 +371,27 @@ class Domain:
 
     # -- how it is read ---------------------------------------------------------------------
 
+    def _cuts(self) -> Iterator[tuple[int, int]]:
+        """Yield when timelines are over of which nobody tells the end: just after their last event.
+
+        A process begins a new timeline with each START.
+        """
+        for process in sorted({event.process for event in self.events}):
+            mine = [event for event in self.events if event.process == process]
+            begun = [event.time_ns for event in mine if event.kind is EventKind.START][1:]
+            for since, until in zip([-(2**62), *begun], [*begun, 2**62], strict=True):
+                part = [event for event in mine if since <= event.time_ns < until]
+                told = any(
+                    since <= event.time_ns < until
+                    and (
+                        (event.kind is EventKind.END and event.process == process)
+                        or (event.kind is EventKind.GONE and event.source == process)
+                    )
+                    for event in self.events
+                )
+                if part and not told:
+                    yield process, max(event.time_ns for event in part) + 1
+
     def _lives(self) -> Iterator[Life]:
         for process in sorted({event.process for event in self.events}):
             mine = [event for event in self.events if event.process == process]
@@ -368,17 +409,23 @@ class Domain:
                 ends = event.kind is EventKind.LEAVE
                 ends |= event.kind is EventKind.GONE and event.source == process
                 if life is not None and (begins or ends):
-                    life.end_ns = min(life.end_ns, event.time_ns)
-                    yield life
+                    yield self._ended(life, event.time_ns)
                     life = None
                 if begins:
                     told = [time_ns for time_ns in elsewhere if time_ns > event.time_ns]
                     end_ns = min([self.end_ns, *told])
-                    life = Life(process, event.position, event.time_ns, end_ns)
+                    life = Life(process, event.position, event.time_ns, end_ns, end_ns)
                 if life is not None and event.kind in (EventKind.ADOPT, EventKind.UPDATE):
                     self._tell(life, event)
             if life is not None:
-                yield life
+                yield self._ended(life, self.end_ns)
+
+    def _ended(self, life: Life, time_ns: int) -> Life:
+        """Note that this life is over by then."""
+        life.over_ns = min(life.over_ns, time_ns)
+        maybe = [t for cut, t in self.cuts if cut == life.process and t > life.boot_ns]
+        life.end_ns = min([life.over_ns, *maybe])
+        return life
 
     def _tell(self, life: Life, event: Event) -> None:
         held = who(life.adoptions[-1]) if life.adoptions else None

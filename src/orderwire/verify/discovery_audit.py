@@ -4,7 +4,7 @@
 `Domain` to say what to run and `conclude_discovery` to say what came of it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 
 from orderwire.trace.events import NO_ORDER, RunSettings
+from orderwire.verify.kernels.columns import I64, KINDS, integers
 from orderwire.verify.kernels.discovery_columns import DISCOVERY_NEEDED
-from orderwire.verify.kernels.discovery_facts import TRUTH_KINDS, Facts, discovery_of, facts_of
+from orderwire.verify.kernels.discovery_cuts import TOLD_KINDS, cuts_of
+from orderwire.verify.kernels.discovery_facts import Facts, discovery_of, facts_of
 from orderwire.verify.kernels.discovery_ids import conflicts, judge_ids
 from orderwire.verify.kernels.discovery_measures import (
     AGE,
@@ -37,6 +39,7 @@ from orderwire.verify.kernels.discovery_share import (
     share_columns,
     share_kinds,
 )
+from orderwire.verify.kernels.lives import NO_LIVES, Lives, lined_up
 from orderwire.verify.kernels.survey import Survey
 from orderwire.verify.kernels.violations import merge
 from orderwire.verify.report import (
@@ -66,7 +69,8 @@ class Domain:
     assumed: RunSettings
     """The settings, or what to assume without any."""
     truth: pa.Table
-    """The run's events of the kinds `TRUTH_KINDS`, with the columns `DISCOVERY_NEEDED`."""
+    """The run's events of the kinds `TOLD_KINDS`, with the columns `DISCOVERY_NEEDED`, of which
+    `lives` have been lined up."""
     first_ns: int
     last_ns: int
     events: int
@@ -77,6 +81,9 @@ class Domain:
     """Highest process."""
     share_events: int = 0
     """Events a share should hold; 0 chooses."""
+    lives: Lives = NO_LIVES
+    cuts: tuple[tuple[int, int], ...] = ()
+    """(process, time) of the last events of lives of which the end is not told."""
 
     @property
     def alone(self) -> bool:
@@ -86,7 +93,15 @@ class Domain:
     @cached_property
     def facts(self) -> Facts:
         """What is true of it."""
-        return facts_of(self.run_id, self.truth, self.assumed, self.first_ns, self.last_ns)
+        return facts_of(
+            self.run_id, self.truth, self.assumed, self.first_ns, self.last_ns, self.cuts
+        )
+
+    @property
+    def cut_off(self) -> list[int]:
+        """Processes whose last life has no end that anybody tells."""
+        begun = self.lives.starts_ns
+        return [p for p, time_ns in self.cuts if time_ns >= begun.get(p, (time_ns,))[-1]]
 
     @cached_property
     def shares(self) -> list[Share]:
@@ -105,42 +120,69 @@ def is_alone(settings: RunSettings | None) -> bool:
 
 
 def domain_of(
-    surveyed: Survey, settings: RunSettings | None, truth: pa.Table, share_events: int = 0
+    surveyed: Survey,
+    settings: RunSettings | None,
+    truth: pa.Table,
+    share_events: int = 0,
+    *,
+    lives: Lives,
+    times_of: Callable[[int], I64],
 ) -> Domain | None:
     """Return what there is to audit of a run's discovery; None where it has none.
 
-    `truth` may hold those events of other runs too.
+    `truth` may hold those events of other runs too.  `times_of` tells the times of all events of a
+    process of the run: it is asked where the end of one is not told.
     """
     if not (surveyed.discovery or is_alone(settings)):
         return None
+    told = lined_up(truth.filter(pa.compute.equal(truth.column("run_id"), surveyed.run_id)), lives)
     return Domain(
         run_id=surveyed.run_id,
         settings=settings,
         assumed=settings or surveyed.assumed(),
-        truth=truth.filter(pa.compute.equal(truth.column("run_id"), surveyed.run_id)),
+        truth=told,
         first_ns=surveyed.first_ns,
         last_ns=surveyed.last_ns,
         events=surveyed.events,
         discovery=surveyed.discovery,
         participant=surveyed.participant,
         share_events=share_events,
+        lives=lives,
+        cuts=cuts_of(told, times_of),
     )
 
 
 def open_domain(
-    source: TraceSource, surveyed: Survey, settings: RunSettings | None, share_events: int = 0
+    source: TraceSource,
+    surveyed: Survey,
+    settings: RunSettings | None,
+    share_events: int = 0,
+    *,
+    lives: Lives = NO_LIVES,
 ) -> Domain | None:
     """Read what participants tell of themselves; None where the run has no discovery."""
     if not (surveyed.discovery or is_alone(settings)):
         return None
-    truth = source.of_kinds(TRUTH_KINDS, DISCOVERY_NEEDED, surveyed.run_id)
-    return domain_of(surveyed, settings, truth, share_events)
+    truth = source.of_kinds(TOLD_KINDS, DISCOVERY_NEEDED, surveyed.run_id)
+    times_of = times_in(source, surveyed.run_id)
+    return domain_of(surveyed, settings, truth, share_events, lives=lives, times_of=times_of)
 
 
-def read_share(source: TraceSource, share: Share, settings: RunSettings) -> pa.Table:
-    """Read the events of one share."""
+def times_in(source: TraceSource, run_id: str) -> Callable[[int], I64]:
+    """Return what reads the times of all events of a process of this run."""
+
+    def times_of(process: int) -> I64:
+        table = source.of_kinds(KINDS, ("time_ns",), run_id, (process, process + 1))
+        return integers(table, "time_ns")
+
+    return times_of
+
+
+def read_share(source: TraceSource, share: Share, settings: RunSettings, lives: Lives) -> pa.Table:
+    """Read the events of one share, lined up."""
     kinds, columns = share_kinds(settings), share_columns(settings)
-    return source.of_kinds(kinds, columns, share.run_id, (share.low, share.high))
+    table = source.of_kinds(kinds, columns, share.run_id, (share.low, share.high))
+    return lined_up(table, lives)
 
 
 def audit_discovery(
@@ -157,7 +199,8 @@ def audit_discovery(
     were found before.
     """
     parts = [
-        domain.audit(share, read_share(source, share, domain.assumed)) for share in domain.shares
+        domain.audit(share, read_share(source, share, domain.assumed, domain.lives))
+        for share in domain.shares
     ]
     rows = merge([more, judge_ids(domain.facts), *(part["violations"] for part in parts)])
     joined = join_shares(parts)
@@ -167,7 +210,7 @@ def audit_discovery(
 def discovery_pairs(source: TraceSource, domain: Domain) -> pa.Table:
     """Return when each participant first listed each other one: rows of `PAIRS`, sorted."""
     tables = [
-        pairs_of_share(read_share(source, share, domain.assumed), domain.facts)
+        pairs_of_share(read_share(source, share, domain.assumed, domain.lives), domain.facts)
         for share in domain.shares
     ]
     return pa.concat_tables([PAIRS.empty_table(), *tables]).sort_by(
@@ -228,15 +271,21 @@ def conclude_discovery(
 
 
 def _incomplete(domain: Domain, members: pa.Table) -> list[int]:
-    """Return who has no whole trace: without START, or without END and not known to be gone."""
+    """Return who has no whole trace: without START, or without END and not known to be gone.
+
+    In an open run, of those that appear: others may list an id of which there is no trace at all.
+    """
     settings = domain.settings
     processes = members.column("process").to_numpy()
+    # A stranger may have had the id of one whose trace is whole, so each row is looked at.
     whole = members.column("started").to_numpy(zero_copy_only=False) & (
         members.column("ended").to_numpy(zero_copy_only=False)
-        | np.isin(processes, domain.facts.gone)
+        | (np.isin(processes, domain.facts.gone) & ~np.isin(processes, domain.cut_off))
     )
-    expected = processes if settings is None else np.arange(settings.members)
-    return sorted(set(expected.tolist()) - set(processes[whole].tolist()))
+    closed = settings is not None and not settings.is_open
+    expected = np.arange(domain.assumed.members) if closed else processes
+    missing = set(expected.tolist()) - set(processes.tolist())
+    return sorted(missing | set(processes[~whole].tolist()))
 
 
 def _measured(

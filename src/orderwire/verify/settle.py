@@ -12,12 +12,15 @@ from orderwire.verify.kernels.columns import (
     DELIVER,
     DISCARD,
     END,
+    GONE,
     I64,
     START,
+    TIME_MAX,
     TIME_MIN,
 )
 from orderwire.verify.kernels.copies import DROP_OF, DROPS, TALLIES
 from orderwire.verify.kernels.lifetime import expires
+from orderwire.verify.kernels.lives import LIFE_BITS, life_in
 from orderwire.verify.kernels.slices import PARTS
 from orderwire.verify.kernels.violations import merge, violation_rows
 
@@ -31,12 +34,14 @@ class Settled:
     accounting: dict[str, int]
     """Copies: `written` = `delivered` + `late` + `expired` + `overtaken` + `refused` + `lost`; of
     the lost, `reported_lost` were told by the links, `crashed` were sent before their destination
-    last started anew, `unfinished` might still have come when it ended, and `unaccounted` are
-    violations."""
+    last started anew or was gone for good, `unfinished` might still have come when it ended, and
+    `unaccounted` are violations."""
     pairs: pa.Table
     """The same by source and destination (`process`)."""
     incomplete: list[int]
-    """Members whose trace has no START or no END."""
+    """Members whose trace has no START, or no END although nobody says that they are gone.
+
+    In an open run only those that appear: as a process, a sender or a destination."""
     events: int
     deliveries: int
     outcomes: int
@@ -68,11 +73,14 @@ def settle(
     for already, so that their copies are not in `parts`.
     """
     members = settings.members
-    timelines = parts["timelines"].sort_by([("low", "ascending"), ("process", "ascending")])
-    sound, sends = _joined(timelines)
+    order = [("low", "ascending"), ("process", "ascending"), ("first", "ascending")]
+    sound, sends = _joined(parts["timelines"].sort_by(order))
     ends = _ends(parts["edges"], members)
+    gone = _gone(parts["edges"])
+    whole_lives = _ended_lives(parts["edges"])
     started = _having(parts["edges"], START)
-    incomplete = [p for p in range(members) if p not in ends or p not in started]
+    expected = appearing(parts) if settings.is_open else range(members)
+    incomplete = [p for p in expected if p not in started or not (p in ends or p in gone)]
     missing, stray = _Residue.read(parts["missing"]), parts["stray"]
     tallies = _sum(parts["tallies"], members)
     suffice = whole or sound
@@ -84,8 +92,9 @@ def settle(
                 tallies[DROP_OF[reason]][source, process] += 1
                 tallies["missing"][source, process] -= 1
         elif kind == DELIVER:
-            beyond = number >= sends.get(source, 0)
-            if 0 <= source < members and source not in ends and beyond:
+            life = source, number >> LIFE_BITS
+            beyond = number >= sends.get(life, life[1] << LIFE_BITS)
+            if 0 <= source < members and life not in whole_lives and beyond:
                 continue  # its sender's trace was cut off: it may well have sent it
             if whole or beyond or not 0 <= source < members:
                 made_up.append((process, position, time_ns, source, number))
@@ -95,7 +104,7 @@ def settle(
     reported = tallies["reported_lost"].copy()
     for pair, count in (spent or {}).items():
         reported[pair] -= count
-    again = restarts(parts["edges"])
+    again = restarts(parts["edges"]) | dict.fromkeys(gone, TIME_MAX)
     crashed = missing.forget(lambda process, time_ns: time_ns < again.get(process, TIME_MIN))
     lost, undelivered, unfinished, unaccounted = _judge_missing(missing, settings, ends, reported)
     tables.append(_rows(run_id, "C1", "missing", [(p, -1, -1, s, n) for s, n, p in lost]))
@@ -202,35 +211,72 @@ def _judge_missing(
     return lost, undelivered, unfinished, len(lost) + len(undelivered)
 
 
-def _joined(timelines: pa.Table) -> tuple[bool, dict[int, int]]:
-    """Tell whether the stretches make whole timelines, and how many sends each process made."""
-    expected: dict[int, tuple[int, int]] = {}
-    ended: set[int] = set()
+def appearing(parts: Mapping[str, pa.Table]) -> list[int]:
+    """Return who appears in a run: has events, sends to somebody, or is sent to."""
+    seen: set[int] = set(parts["edges"].column("process").to_pylist())
+    seen.update(parts["timelines"].column("process").to_pylist())
+    for name in ("tallies", "missing", "stray"):
+        for column in ("source", "process"):
+            seen.update(pc.unique(parts[name].column(column)).to_pylist())
+    return sorted(process for process in seen if process >= 0)
+
+
+def _joined(timelines: pa.Table) -> tuple[bool, dict[tuple[int, int], int]]:
+    """Tell whether the stretches make whole timelines, and how many sends each life made.
+
+    A life is (process, which of its); what it sent counts from its first number.
+    """
+    expected: dict[tuple[int, int], tuple[int, int]] = {}
+    ended: set[tuple[int, int]] = set()
     sound = True
     names = ("process", "first", "last", "first_number", "last_number", "ends", "sound")
     for row in zip(*(timelines.column(name).to_pylist() for name in names), strict=True):
         process, first, last, first_number, last_number, ends, clean = row
-        position, number = expected.get(process, (0, 0))
-        sound = sound and clean and process not in ended and first == position
+        life = process, first >> LIFE_BITS
+        begin = life[1] << LIFE_BITS
+        position, number = expected.get(life, (begin, begin))
+        sound = sound and clean and life not in ended and first == position
         if first_number >= 0:
             sound = sound and first_number == number
             number = last_number + 1
-        expected[process] = (last + 1, number)
+        expected[life] = (last + 1, number)
         if ends:
-            ended.add(process)
-    return sound, {process: number for process, (_, number) in expected.items()}
+            ended.add(life)
+    return sound, {life: number for life, (_, number) in expected.items()}
 
 
 def _ends(edges: pa.Table, members: int) -> dict[int, tuple[int, int]]:
-    """Return the (time, clock) of each member's END."""
-    names = ("process", "kind", "time_ns", "clock_ns")
-    return {
-        process: (time_ns, clock_ns)
-        for process, kind, time_ns, clock_ns in zip(
-            *(edges.column(name).to_pylist() for name in names), strict=True
-        )
-        if kind == END and 0 <= process < members
-    }
+    """Return the (time, clock) of the END of each member's last life, where it has one."""
+    names = ("position", "process", "kind", "time_ns", "clock_ns")
+    rows = sorted(zip(*(edges.column(name).to_pylist() for name in names), strict=True))
+    ends: dict[int, tuple[int, int]] = {}
+    for position, process, kind, time_ns, clock_ns in rows:
+        if kind == END and 0 <= process < members:
+            ends[process] = (time_ns, clock_ns)
+        elif kind == START and position >> LIFE_BITS:
+            ends.pop(process, None)
+    return ends
+
+
+def _ended_lives(edges: pa.Table) -> set[tuple[int, int]]:
+    """Return the lives, as (process, which of its), that have an END."""
+    ends = edges.filter(pc.field("kind") == END)
+    lives = life_in(ends.column("position").to_numpy()).tolist()
+    return set(zip(ends.column("process").to_pylist(), lives, strict=True))
+
+
+def _gone(edges: pa.Table) -> set[int]:
+    """Return who others say is gone for good: it has not started since, and has no END."""
+    names = ("time_ns", "process", "kind", "source")
+    gone: set[int] = set()
+    for _, process, kind, source in sorted(
+        zip(*(edges.column(name).to_pylist() for name in names), strict=True)
+    ):
+        if kind == GONE:
+            gone.add(source)
+        elif kind in (START, END):
+            gone.discard(process)
+    return gone
 
 
 def restarts(edges: pa.Table) -> dict[int, int]:

@@ -17,8 +17,8 @@ from orderwire.trace.schema import arrow_schema, check_schema, up_to_date
 from orderwire.verify.kernels.columns import NEEDED, TIME_MAX, TIME_MIN
 
 EVIDENCE = "vector_clock"
-STARTS = ("run_id", "process", "position", "detail")
-"""Columns of START events that tell a run's settings."""
+STARTS = ("run_id", "process", "position", "time_ns", "detail")
+"""Columns of START events that tell a run's settings, and when its members' lives began."""
 
 
 class TraceSource(Protocol):
@@ -49,7 +49,7 @@ class TraceSource(Protocol):
         ...
 
     def starts(self) -> pa.Table:
-        """Return run_id, process, position and detail of every START event."""
+        """Return `STARTS` of every START event."""
         ...
 
 

@@ -11,15 +11,18 @@ is judged against this.
 *   An incarnation is an id with its incarnation number.  It is the life's that had it first, and
     lasts from the start of that life's first tenure of it to the end of its last.  That nobody else
     has it is for D4 to say.
+*   A life of which nobody tells the end may be over just after its last event (`discovery_cuts`):
+    nobody must list it from then on, and nobody is wrong who does until it is surely over.
 *   Its MAP's version at a time is the largest that was told by then.
 *   The run is quiet from `settle_ns` after one of these events to the next one.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from orderwire.trace.events import DiscoveryRun, RunSettings
 from orderwire.verify.kernels.columns import (
@@ -75,6 +78,8 @@ class Tenures:
     incarnation: U64
     from_ns: I64
     to_ns: I64
+    over_ns: I64
+    """When it was surely over: later than `to_ns` where nobody tells the end of the life."""
 
     def __len__(self) -> int:
         return len(self.life)
@@ -101,6 +106,8 @@ class Incarnations:
     life: I64
     from_ns: I64
     to_ns: I64
+    over_ns: I64
+    """As of tenures."""
 
     def __len__(self) -> int:
         return len(self.pair)
@@ -185,6 +192,8 @@ class Facts:
     stretches: Stretches
     regressions: tuple[I64, I64, I64, I64, I64]
     """Versions told that are not above the one before: process, position, time, version, before."""
+    open: bool = False
+    """An incarnation that nobody had may be a participant's without a trace."""
 
     def life_of(self, process: I64, position: I64, time_ns: I64) -> I64:
         """Return the life that each of these events is in, −1 outside all."""
@@ -205,6 +214,8 @@ class _Life:
         self.position = position
         self.boot_ns = boot_ns
         self.end_ns = TIME_MAX
+        self.over_ns = TIME_MAX
+        """When it had surely ended."""
         self.tenures: list[tuple[int, int, int, int]] = []
         """(position, id, incarnation, from)."""
         self.told: list[tuple[int, int, int]] = []
@@ -217,12 +228,23 @@ class _Life:
 
 
 def facts_of(
-    run_id: str, truth: pa.Table, settings: RunSettings, first_ns: int, last_ns: int
+    run_id: str,
+    told: pa.Table,
+    settings: RunSettings,
+    first_ns: int,
+    last_ns: int,
+    cuts: Sequence[tuple[int, int]] = (),
 ) -> Facts:
-    """Read the events of the kinds `TRUTH_KINDS` of one run, whose events end at `last_ns`."""
-    columns = discovery_columns_of(truth)
+    """Read what participants tell of themselves in one run, whose events end at `last_ns`.
+
+    `told` holds its events of the kinds `TRUTH_KINDS`, others do no harm; `cuts` are the
+    (process, time) of the last events of lives without an end.
+    """
+    kinds = pa.array(TRUTH_KINDS, pa.string())
+    columns = discovery_columns_of(told.filter(pc.is_in(told.column("kind"), value_set=kinds)))
     lives, regressions = _read(columns)
-    _end(lives, columns, last_ns + 1)
+    over = [(process, time_ns + 1) for process, time_ns in cuts]
+    _end(lives, columns, over, last_ns + 1)
     lives = [life for life in lives if life.end_ns > life.boot_ns]
     tenures = _tenures(lives)
     incarnations = _incarnations(tenures)
@@ -241,8 +263,9 @@ def facts_of(
         tenures=tenures,
         incarnations=incarnations,
         versions=_versions(lives, incarnations),
-        stretches=_stretches(columns, settings, last_ns + 1),
+        stretches=_stretches(columns, over, settings, last_ns + 1),
         regressions=regressions,
+        open=settings.is_open,
     )
 
 
@@ -291,8 +314,10 @@ def _read(columns: DiscoveryColumns) -> tuple[list[_Life], tuple[I64, I64, I64, 
     return lives, (found[0], found[1], found[2], found[3], found[4])
 
 
-def _end(lives: list[_Life], columns: DiscoveryColumns, end_ns: int) -> None:
-    """End lives where others tell that a process is gone, and with the run."""
+def _end(
+    lives: list[_Life], columns: DiscoveryColumns, over: Sequence[tuple[int, int]], end_ns: int
+) -> None:
+    """End lives where others tell that a process is gone, where its trace does, with the run."""
     rows = np.flatnonzero((columns.kind == GONE) & (columns.source != columns.process))
     told: dict[int, list[int]] = {}
     for process, time_ns in zip(
@@ -301,7 +326,9 @@ def _end(lives: list[_Life], columns: DiscoveryColumns, end_ns: int) -> None:
         told.setdefault(process, []).append(time_ns)
     for life in lives:
         after = [time_ns for time_ns in told.get(life.process, ()) if time_ns > life.boot_ns]
-        life.end_ns = min([life.end_ns, end_ns, *after])
+        maybe = [t for process, t in over if process == life.process and t > life.boot_ns]
+        life.over_ns = min([life.end_ns, end_ns, *after])
+        life.end_ns = min([life.over_ns, *maybe])
 
 
 def _tenures(lives: list[_Life]) -> Tenures:
@@ -312,7 +339,10 @@ def _tenures(lives: list[_Life]) -> Tenures:
             position, peer, incarnation, from_ns = tenure
             to_ns = min(until, life.end_ns)
             if from_ns < to_ns:
-                rows.append((at, life.process, position, peer, incarnation, from_ns, to_ns))
+                over_ns = life.over_ns if to_ns == life.end_ns else to_ns
+                rows.append(
+                    (at, life.process, position, peer, incarnation, from_ns, to_ns, over_ns)
+                )
     return Tenures(
         life=_column(row[0] for row in rows),
         process=_column(row[1] for row in rows),
@@ -321,6 +351,7 @@ def _tenures(lives: list[_Life]) -> Tenures:
         incarnation=np.fromiter((row[4] for row in rows), np.uint64),
         from_ns=_column(row[5] for row in rows),
         to_ns=_column(row[6] for row in rows),
+        over_ns=_column(row[7] for row in rows),
     )
 
 
@@ -332,10 +363,12 @@ def _incarnations(tenures: Tenures) -> Incarnations:
     backwards = np.lexsort((tenures.life, tenures.from_ns))[::-1]
     life[at[backwards]] = tenures.life[backwards]
     own = tenures.life == life[at]
-    from_ns, to_ns = np.full(len(pair), TIME_MAX), np.full(len(pair), TIME_MIN)
+    from_ns = np.full(len(pair), TIME_MAX)
+    to_ns, over_ns = np.full(len(pair), TIME_MIN), np.full(len(pair), TIME_MIN)
     np.minimum.at(from_ns, at[own], tenures.from_ns[own])
     np.maximum.at(to_ns, at[own], tenures.to_ns[own])
-    return Incarnations(ids, numbers, pair, life, from_ns, to_ns)
+    np.maximum.at(over_ns, at[own], tenures.over_ns[own])
+    return Incarnations(ids, numbers, pair, life, from_ns, to_ns, over_ns)
 
 
 def _versions(lives: list[_Life], incarnations: Incarnations) -> Versions:
@@ -362,8 +395,14 @@ def _versions(lives: list[_Life], incarnations: Incarnations) -> Versions:
     return Versions(key[grows], time_ns[grows])
 
 
-def _stretches(columns: DiscoveryColumns, settings: RunSettings, end_ns: int) -> Stretches:
-    changes = np.unique(columns.time_ns)
+def _stretches(
+    columns: DiscoveryColumns,
+    over: Sequence[tuple[int, int]],
+    settings: RunSettings,
+    end_ns: int,
+) -> Stretches:
+    ends = np.array([time_ns for _, time_ns in over if time_ns < end_ns], np.int64)
+    changes = np.unique(np.concatenate([columns.time_ns, ends]))
     from_ns = changes + discovery_of(settings).settle_ns + 2 * settings.epsilon_ns
     to_ns = np.append(changes[1:], end_ns)[: len(changes)]
     quiet = from_ns < to_ns

@@ -10,8 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from orderwire.trace.events import NO_ORDER, RunSettings
-from orderwire.verify.kernels.columns import BOOT, END, KINDS, NEEDED, START, columns_of
-from orderwire.verify.kernels.discovery_columns import DISCOVERY_NEEDED, discovery_columns_of
+from orderwire.verify.kernels.columns import BOOT, END, I64, KINDS, NEEDED, START, columns_of
+from orderwire.verify.kernels.discovery_columns import (
+    DISCOVERY_NEEDED,
+    DiscoveryColumns,
+    discovery_columns_of,
+)
 from orderwire.verify.kernels.discovery_facts import Facts
 from orderwire.verify.kernels.discovery_measures import (
     AGE,
@@ -33,6 +37,7 @@ from orderwire.verify.kernels.discovery_views import (
     judge_views,
     listings_of,
     right_spans,
+    untraced,
     wrong_versions,
 )
 from orderwire.verify.kernels.violations import merge
@@ -125,10 +130,11 @@ def audit_share(
         "pairs_learnt": first.num_rows,
     }
     spans = {RIGHT: right, OUTDATED: outdated, GHOSTS: ghost_spans(listings, facts)}
-    process = np.unique(columns.process)
-    started, ended = (
-        np.isin(process, columns.process[columns.rows(kind)]) for kind in (START, END)
-    )
+    strangers = untraced(columns, facts)
+    process = np.concatenate([np.unique(columns.process), strangers])
+    started = np.isin(process, columns.process[columns.rows(START)])
+    ended = np.isin(process, _ended(columns))
+    started[len(process) - len(strangers) :] = False
     return {
         "violations": merge(found),
         "traffic": traffic_of(columns),
@@ -142,6 +148,16 @@ def audit_share(
         "sums": pa.table([list(sums), list(sums.values())], schema=SUMS),
         "members": pa.table([process, started, ended], schema=MEMBERS),
     }
+
+
+def _ended(columns: DiscoveryColumns) -> I64:
+    """Return the processes whose last life has an END."""
+    ends = columns.rows(START, END)
+    last = np.ones(len(ends), np.bool_)
+    last[:-1] = columns.process[ends][1:] != columns.process[ends][:-1]
+    final = ends[last]
+    whole: I64 = columns.process[final[columns.kind[final] == END]]
+    return whole
 
 
 def pairs_of_share(table: pa.Table, facts: Facts) -> pa.Table:

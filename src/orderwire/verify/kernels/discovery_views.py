@@ -60,7 +60,10 @@ class Spans:
 
 
 def listings_of(columns: DiscoveryColumns, facts: Facts) -> Listings:
-    """Return what the participants in these columns listed."""
+    """Return what the participants in these columns listed.
+
+    In an open run without the incarnations that nobody had: see `untraced`.
+    """
     rows = columns.rows(LEARN, EXPIRE)
     life = facts.life_of(columns.process[rows], columns.position[rows], columns.time_ns[rows])
     which = facts.incarnations.find(columns.peer[rows], columns.incarnation[rows])
@@ -95,6 +98,8 @@ def listings_of(columns: DiscoveryColumns, facts: Facts) -> Listings:
         & (number[1:] == number[:-1])
         & (version[1:] < version[:-1])
     )
+    if facts.open:  # What nobody had may be a participant's without a trace: nothing can be said.
+        learns = learns & (which >= 0)
     rows = rows[learns]
     return Listings(
         rows=rows,
@@ -111,6 +116,16 @@ def listings_of(columns: DiscoveryColumns, facts: Facts) -> Listings:
         after_left=after_left[learns],
         older=older[learns],
     )
+
+
+def untraced(columns: DiscoveryColumns, facts: Facts) -> I64:
+    """Return the ids of incarnations that were listed in an open run, and that nobody had."""
+    if not facts.open:
+        return np.zeros(0, np.int64)
+    rows = columns.rows(LEARN)
+    rows = rows[columns.has_peer[rows] & columns.has_incarnation[rows]]
+    which = facts.incarnations.find(columns.peer[rows], columns.incarnation[rows])
+    return np.unique(columns.peer[rows][which < 0]).astype(np.int64)
 
 
 def right_spans(listings: Listings, facts: Facts) -> Spans:
@@ -149,7 +164,7 @@ def ghost_spans(listings: Listings, facts: Facts) -> Spans:
     every = np.arange(len(listings))
     ended = np.full(len(listings), TIME_MIN)
     known = listings.which >= 0
-    ended[known] = facts.incarnations.to_ns[listings.which[known]]
+    ended[known] = facts.incarnations.over_ns[listings.which[known]]
     low = np.maximum(listings.from_ns, ended)
     return _spans(listings.life, every, low, listings.to_ns)
 
@@ -184,7 +199,7 @@ def judge_evidence(listings: Listings, facts: Facts, settings: RunSettings) -> p
     margin = promise.margin_ns + 2 * settings.epsilon_ns
     known = listings.which >= 0
     ended = np.full(len(listings), TIME_MAX // 2)
-    ended[known] = facts.incarnations.to_ns[listings.which[known]]
+    ended[known] = facts.incarnations.over_ns[listings.which[known]]
     ended[ended >= facts.end_ns] = TIME_MAX // 2
     published = np.full(len(listings), TIME_MAX)
     published[known] = facts.versions.reached(listings.which[known], listings.version[known])

@@ -20,6 +20,7 @@ from orderwire.verify.kernels.columns import (
     DELIVER,
     DISCARD,
     END,
+    GONE,
     I64,
     START,
     TIME_MAX,
@@ -142,9 +143,9 @@ class Findings:
     missing: pa.Table
     stray: pa.Table
     timelines: pa.Table
-    """One row a process: its stretch, see `STRETCHES`."""
+    """One row a life of a process: its stretch, see `STRETCHES`."""
     edges: pa.Table
-    """START and END events."""
+    """START and END events, and GONE: `source` is who is gone."""
     counts: pa.Table
     """How much there was to check."""
 
@@ -176,6 +177,7 @@ EDGES = pa.schema(
         ("kind", pa.int8()),
         ("time_ns", pa.int64()),
         ("clock_ns", pa.int64()),
+        ("source", pa.int64()),
     ]
 )
 COUNTS = pa.schema([("events", pa.int64()), ("deliveries", pa.int64()), ("outcomes", pa.int64())])
@@ -268,7 +270,7 @@ def _stretch_table(columns: Columns, piece: Slice, members: int) -> pa.Table:
 
 
 def _edge_table(columns: Columns) -> pa.Table:
-    rows = np.flatnonzero((columns.kind == START) | (columns.kind == END))
+    rows = np.flatnonzero(np.isin(columns.kind, (START, END, GONE)))
     return pa.table(
         [
             columns.process[rows],
@@ -276,6 +278,7 @@ def _edge_table(columns: Columns) -> pa.Table:
             columns.kind[rows],
             columns.time_ns[rows],
             columns.clock_ns[rows],
+            columns.source[rows],
         ],
         schema=EDGES,
     )

@@ -23,7 +23,9 @@ JUSTIFIED = (REASONS[EXPIRED], REASONS[OVERTAKEN])
 """Reasons of discards that are judged by the message's send, or by deliveries behind it."""
 _BATCHES_MAX = 64
 """Surveys of batches that are kept before they are joined."""
-_DISCOVERY = pa.array([kind.value for kind in DISCOVERY_KINDS], pa.string())
+OF_DISCOVERY = tuple(kind.value for kind in DISCOVERY_KINDS if kind is not EventKind.GONE)
+"""Kinds that make a run one with discovery: that a member is gone may be said in any run."""
+_DISCOVERY = pa.array(OF_DISCOVERY, pa.string())
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from orderwire.verify.kernels.columns import (
     Bools,
     Columns,
 )
+from orderwire.verify.kernels.lives import LIFE_BITS, life_in, opens_life
 from orderwire.verify.kernels.matching import Matches
 from orderwire.verify.kernels.violations import Witness, no_violations, violations
 
@@ -79,12 +80,15 @@ def timelines(
 
     heads = heads or {}
     begun = [heads.get(p, Head()) for p in process[opens].tolist()]
+    again = opens_life(position)
     expected = np.zeros(count, np.int64)
     expected[1:] = position[:-1] + 1
     expected[opens] = [head.position for head in begun]
+    # Who was killed has not told all: whatever is missing there, its next life begins a timeline.
+    expected[again] = position[again]
     holes = np.flatnonzero(position != expected)
     report("hole", holes, expected_position=expected[holes])
-    report("no-start", np.flatnonzero(opens & (position == 0) & (kind != START)))
+    report("no-start", np.flatnonzero(((opens & (position == 0)) | again) & (kind != START)))
     previous = np.zeros(count, np.int64)
     previous[1:] = columns.time_ns[:-1]
     previous[opens] = [head.time_ns for head in begun]
@@ -93,7 +97,7 @@ def timelines(
     after = np.zeros(count, np.bool_)
     after[1:] = kind[:-1] == END
     after[opens] = [head.ended for head in begun]
-    report("after-end", np.flatnonzero(after))
+    report("after-end", np.flatnonzero(after & ~again))
     new = np.zeros(count, np.bool_)
     new[opens] = [head.position == 0 for head in begun]
     report("stranger", np.flatnonzero(new & ((process < 0) | (process >= members))))
@@ -105,6 +109,8 @@ def timelines(
         following = np.zeros(len(sends), np.int64)
         following[1:] = number[:-1] + 1
         following[first] = [heads.get(p, Head()).number for p in process[sends[first]].tolist()]
+        life = life_in(position[sends])
+        following = np.where(life_in(following) < life, life << LIFE_BITS, following)
         wrong = (number != following) | (columns.source[sends] != process[sends])
         report("numbering", sends[wrong], expected_number=following[wrong])
     return pa.concat_tables(tables)
@@ -140,7 +146,7 @@ def early_effects(
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What part of each process's timeline a slice holds: enough to join slices to a whole."""
+    """What part of each life's timeline a slice holds: enough to join slices to a whole."""
 
     process: I64
     first: I64
@@ -156,11 +162,12 @@ class Stretch:
 
 
 def stretches(columns: Columns, members: int) -> Stretch:
-    """Summarise each process's events.  The columns are those of the slice's own time only."""
+    """Summarise each life's events.  The columns are those of the slice's own time only."""
     process, position, kind = columns.process, columns.position, columns.kind
     count = len(columns)
+    life = life_in(position)
     opens = np.ones(count, np.bool_)
-    opens[1:] = process[1:] != process[:-1]
+    opens[1:] = (process[1:] != process[:-1]) | (life[1:] != life[:-1])
     first = np.flatnonzero(opens)
     last = np.append(first[1:], count)[: len(first)] - 1
     bad = np.zeros(count, np.bool_)
@@ -169,7 +176,11 @@ def stretches(columns: Columns, members: int) -> Stretch:
         | (columns.time_ns[1:] < columns.time_ns[:-1])
         | (kind[:-1] == END)
     )
-    bad |= (process < 0) | (process >= members) | ((position == 0) & (kind != START))
+    bad |= (
+        (process < 0)
+        | (process >= members)
+        | (((position == 0) | opens_life(position)) & (kind != START))
+    )
     sends = np.flatnonzero(kind == SEND)
     group = np.cumsum(opens) - 1
     first_number = np.full(len(first), -1, np.int64)
