@@ -38,6 +38,18 @@ class DiscoveryCore(Protocol[CommandT_contra]):
         ...
 
 
+class Record(Protocol):
+    """What is told of every message, for a trace."""
+
+    def posted(self, now: Instant, message: Any, size_bytes: int) -> None:
+        """This message left."""
+        ...
+
+    def heard(self, now: Instant, message: Any, size_bytes: int) -> None:
+        """This message came, and was taken."""
+        ...
+
+
 def is_urgent(message: Any) -> bool:
     """Whether a message may overtake others to the same address.
 
@@ -70,6 +82,7 @@ class DiscoveryHost(Generic[CommandT, IndicationT]):
         encode: Callable[[Any], bytes] = messages.encode,
         decode: Callable[[bytes | bytearray], Any] = messages.decode,
         urgent: Callable[[Any], bool] = is_urgent,
+        record: Record | None = None,
     ) -> None:
         """Begin to accept; the core's first command is the caller's to submit."""
         self._core = core
@@ -79,6 +92,7 @@ class DiscoveryHost(Generic[CommandT, IndicationT]):
         self._encode = encode
         self._decode = decode
         self._urgent = urgent
+        self.record = record
         self._loop = asyncio.get_running_loop()
         self._pending: deque[DiscoveryEffects] = deque()
         self._applying = False
@@ -130,6 +144,8 @@ class DiscoveryHost(Generic[CommandT, IndicationT]):
             self.malformed.note(source)
             return
         self.received[type(message).__name__] += 1
+        if self.record is not None:
+            self.record.heard(self._now, message, len(data))
         self._apply(effects)
         self._rearm()
 
@@ -151,6 +167,8 @@ class DiscoveryHost(Generic[CommandT, IndicationT]):
                         message = effect.message
                         self.posted[type(message).__name__] += 1
                         data = self._encode(message)
+                        if self.record is not None:
+                            self.record.posted(self._now, message, len(data))
                         self.transport.post(effect.to, data, urgent=self._urgent(message))
                     else:
                         try:
