@@ -2,7 +2,9 @@
 
 A window of 64 kB, ten segments at first, no SACK: after three duplicate acknowledgements one
 segment is sent again, and a partial acknowledgement shows the next hole (NewReno).  A time-out is
-at least 200 ms, doubles, and goes back to the first byte that is not acknowledged.
+at least 200 ms, doubles, and goes back to the first byte that is not acknowledged.  The handshake
+is the first round trip that is measured, as in present systems: where an application opens many
+connections at once and then fills its own queue, the first time-outs are needless.
 """
 
 from bisect import insort
@@ -89,6 +91,12 @@ class SegmentStreams(Streams):
             connection.halves = (_Half(), _Half())
         half: _Half = connection.halves[side]
         return half
+
+    def _begin(self, connection: Connection, side: int) -> None:
+        trip_ns = self._world.now_ns - connection.asked_ns[side]
+        if trip_ns < SYN_RETRY_NS:  # Later it may be the answer to either of two.
+            self._measure(self._half(connection, side), trip_ns)
+        super()._begin(connection, side)
 
     def _transmit(self, connection: Connection, side: int, payload_bytes: int, item: Any) -> None:
         half = self._half(connection, side)

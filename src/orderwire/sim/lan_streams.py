@@ -29,11 +29,13 @@ Broken: TypeAlias = Callable[[int, int], None]
 class Connection:
     """One duplex connection, as both its ends and the wire between them know it."""
 
-    __slots__ = ("dead", "ends", "halves", "open", "opened_ns", "probing", "waiting")
+    __slots__ = ("asked_ns", "dead", "ends", "halves", "open", "opened_ns", "probing", "waiting")
 
     def __init__(self, opener: int, other: int, opened_ns: int) -> None:
         self.ends = (opener, other)
         self.opened_ns = opened_ns
+        self.asked_ns = [opened_ns, opened_ns]
+        """When each end sent what the other's answer opens it by: its SYN, or the answer to one."""
         self.open = [False, False]
         """Whether each end may send: the opener's and the other's."""
         self.dead = False
@@ -164,6 +166,7 @@ class Streams(ABC):
                     return  # Whoever was told has opened another one.
         self._ends[to][source] = connection
         if first:
+            connection.asked_ns[1] = self._world.now_ns
             self._send_syn_ack(connection, 0)
         else:
             self._control(to, source, self._syn_ack_arrives, connection)

@@ -7,6 +7,7 @@ import pytest
 
 from orderwire.kernel import ms, stream, us
 from orderwire.sim.lan import Lan, LanSettings
+from orderwire.sim.lan_streams import MSS_BYTES
 from orderwire.sim.world import COMMAND, World
 
 MODELS = ("fluid", "segments")
@@ -124,6 +125,17 @@ def test_a_host_that_is_down_refuses_and_a_new_process_accepts(model: str) -> No
     bench.world.run(ms(20))
     assert bench.items(1, 0) == ["accepted"]
     assert len(bench.broken) == 1
+
+
+def test_the_handshake_is_the_first_round_trip_so_a_full_queue_of_ones_own_is_a_time_out() -> None:
+    """40 windows of ten segments are 0.5 s at 10 Mbit/s; the handshakes took a millisecond each."""
+    bench = Bench("segments", hosts=41, bits_per_s=10_000_000)
+    for to in range(1, 41):
+        bench.lan.send_stream(0, to, 10 * MSS_BYTES, to)
+    bench.world.run(5 * S)
+    assert all(bench.items(to, 0) == [to] for to in range(1, 41))
+    needed = 40 * (2 + 10)  # SYN, the acknowledgement of its answer, and data.
+    assert bench.lan.counts[0].frames > 1.2 * needed
 
 
 def test_silence_ends_a_connection_after_a_while_and_a_handshake_too(model: str) -> None:
