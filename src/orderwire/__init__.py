@@ -4,16 +4,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orderwire.participant import (
+        Backbone,
         Counters,
         DeltaCausal,
         Dropped,
         Fifo,
+        ForeignPeer,
+        GatewayState,
         Impairment,
         LocalProtocolError,
         Order,
         OrderwireError,
         Overflow,
         Participant,
+        Peer,
         Published,
         Reader,
         ReaderCounters,
@@ -26,16 +30,20 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Backbone",
     "Counters",
     "DeltaCausal",
     "Dropped",
     "Fifo",
+    "ForeignPeer",
+    "GatewayState",
     "Impairment",
     "LocalProtocolError",
     "Order",
     "OrderwireError",
     "Overflow",
     "Participant",
+    "Peer",
     "Published",
     "Reader",
     "ReaderCounters",

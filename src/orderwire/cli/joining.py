@@ -9,6 +9,7 @@ import click
 import msgspec
 
 from orderwire.aio.addresses import PORT_MAX
+from orderwire.cli.gateways import GatewayOptions, gateway_options
 from orderwire.cli.output import progress
 from orderwire.cli.protection import credentials, protected
 from orderwire.ordering.catalog import ALGORITHMS
@@ -42,6 +43,8 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
     listen: str
     advertise: str | None
     data_port: int
+    interest_only: bool
+    gateways: GatewayOptions
     tls_cert: Path | None
     tls_key: Path | None
     tls_ca: Path | None
@@ -95,11 +98,18 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
                 listen=self.listen,
                 advertise=self.advertise,
                 data_port=self.data_port,
+                interest_only=self.interest_only,
+                gateway=self.gateways.backbones(insecure=self.insecure),
                 credentials=credentials(self.tls_cert, self.tls_key, self.tls_ca),
                 insecure=self.insecure,
                 trace=trace,
                 record=self.inputs_path,
                 on_drop=tell_drop,
+            )
+        if self.interest_only or self.gateways.backbones(insecure=True):
+            raise click.UsageError(
+                "--interest-only and --gateway are about discovery: give --bootstrap, --seed or"
+                " --zookeeper"
             )
         if not self.members:
             raise click.UsageError(
@@ -179,6 +189,11 @@ def joins_group(default_order: str | None) -> Callable[[Callable[..., None]], Ca
             help="Of the data, TCP and UDP; 0: any.",
         ),
         click.option(
+            "--interest-only",
+            is_flag=True,
+            help="Tell endpoints to those alone who match one; the same at all.",
+        ),
+        click.option(
             "--member",
             "members",
             multiple=True,
@@ -216,11 +231,13 @@ def joins_group(default_order: str | None) -> Callable[[Callable[..., None]], Ca
     def add(function: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(function)
         def command(**given: Any) -> None:
+            own = {name: given.pop(name) for name in GatewayOptions.__struct_fields__}
+            given["gateways"] = GatewayOptions(**own)
             shared = {name: given.pop(name) for name in Joining.__struct_fields__}
             function(Joining(**shared), **given)
 
         for option in reversed(options):
             command = option(command)
-        return protected(command)
+        return gateway_options(protected(command))
 
     return add

@@ -10,16 +10,16 @@ from orderwire.aio.addresses import is_loopback, split_address
 from orderwire.aio.discovery_tls import Credentials
 from orderwire.kernel import LocalProtocolError
 
-_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 
 def protected(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --tls-cert, --tls-key, --tls-ca and --insecure."""
     for option in (
         click.option("--insecure", is_flag=True, help="Listen beyond this machine without TLS."),
-        click.option("--tls-ca", type=_FILE, help="PEM: the CA of the domain's members."),
-        click.option("--tls-key", type=_FILE, help="PEM: the certificate's key."),
-        click.option("--tls-cert", type=_FILE, help="PEM: our certificate; turns mutual TLS on."),
+        click.option("--tls-ca", type=FILE, help="PEM: the CA of the domain's members."),
+        click.option("--tls-key", type=FILE, help="PEM: the certificate's key."),
+        click.option("--tls-cert", type=FILE, help="PEM: our certificate; turns mutual TLS on."),
     ):
         command = option(command)
     return command
@@ -39,7 +39,9 @@ def check_listen(listen: str, *, is_protected: bool) -> None:
         )
 
 
-def credentials(cert: Path | None, key: Path | None, ca: Path | None) -> Credentials | None:
+def credentials(
+    cert: Path | None, key: Path | None, ca: Path | None, *, options: str = "--tls"
+) -> Credentials | None:
     """Return what the options name; None when they name nothing.
 
     Raises click.UsageError when they name a part of it, LocalProtocolError when files do not fit.
@@ -47,5 +49,7 @@ def credentials(cert: Path | None, key: Path | None, ca: Path | None) -> Credent
     if cert is None and key is None and ca is None:
         return None
     if cert is None or key is None or ca is None:
-        raise click.UsageError("--tls-cert, --tls-key and --tls-ca belong together: give all three")
+        raise click.UsageError(
+            f"{options}-cert, {options}-key and {options}-ca belong together: give all three"
+        )
     return Credentials.load(cert=cert, key=key, ca=ca)

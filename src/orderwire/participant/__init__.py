@@ -2,8 +2,10 @@
 
 from orderwire.aio.impairment import Impairment
 from orderwire.kernel import LocalProtocolError, OrderwireError
+from orderwire.participant.backbone import Backbone, GatewayState
 from orderwire.participant.drops import Dropped
 from orderwire.participant.participant import Participant
+from orderwire.participant.peers import ForeignPeer, Peer
 from orderwire.participant.qos import DeltaCausal, Fifo, Order, Published, Unordered
 from orderwire.participant.reader import Overflow, Reader
 from orderwire.participant.samples import Counters, ReaderCounters, Sample, Written
@@ -13,16 +15,20 @@ from orderwire.participant.writer import DATA_BYTES_MAX, Writer
 
 __all__ = [
     "DATA_BYTES_MAX",
+    "Backbone",
     "Counters",
     "DeltaCausal",
     "Dropped",
     "Fifo",
+    "ForeignPeer",
+    "GatewayState",
     "Impairment",
     "LocalProtocolError",
     "Order",
     "OrderwireError",
     "Overflow",
     "Participant",
+    "Peer",
     "Published",
     "Reader",
     "ReaderCounters",

@@ -7,11 +7,10 @@ agreed on the data streams, as in a group by address list.  Decision 0018.
 """
 
 import asyncio
-import ipaddress
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -37,11 +36,16 @@ from orderwire.discovery.commands import (
     Start,
     Unreachable,
 )
+from orderwire.discovery.domains import GATEWAY_PROPERTY
 from orderwire.discovery.entrance import Entrance, OutsideEntrance, SeedEntrance, ServerEntrance
 from orderwire.discovery.fdp import FdpNode
+from orderwire.discovery.gateway import ForeignChanged
+from orderwire.discovery.interest import InterestNode, Listed, Unreadable
 from orderwire.discovery.map_codec import CompactMaps, decode, encode_map
-from orderwire.discovery.maps import EndpointData, EndpointKind, Map, ParticipantData
+from orderwire.discovery.maps import EndpointData, Map, ParticipantData
+from orderwire.discovery.messages import MapRecord
 from orderwire.discovery.settings import DiscoverySettings
+from orderwire.discovery.summaries import decode_summary
 from orderwire.kernel import (
     GROUP_SIZE_MAX,
     NS_PER_S,
@@ -49,7 +53,9 @@ from orderwire.kernel import (
     ProcessId,
     RemoteProtocolError,
 )
-from orderwire.participant.topics import Pattern
+from orderwire.participant.backbone import Backbone, Backbones
+from orderwire.participant.foreign import Foreigners
+from orderwire.participant.peers import DATA, Offers, Peer, address_of, means
 
 if TYPE_CHECKING:
     from orderwire.aio.discovery_zookeeper import ZookeeperBootstrap
@@ -64,8 +70,6 @@ SEED_SETTLE_S = 0.5
 """Without a server an id counts as ours when nobody has claimed it for so long."""
 CHANGE_PAUSE_S = 0.005
 """Changes of our endpoints within this time are told as one."""
-DATA = "data"
-"""The address in a MAP where a member's data sockets are."""
 LIVE_SETTINGS = DiscoverySettings(gossip_heartbeats=True, fail_ns=9 * NS_PER_S)
 """Few messages when nothing happens: a member that dies is off the list 9 s later, and no longer
 written to as soon as its connection breaks."""
@@ -94,6 +98,10 @@ class DomainSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     insecure: bool = False
     group_size: int = GROUP_SIZE
     join_s: float = JOIN_S
+    interest_only: bool = False
+    """Endpoints are told to those alone who match one.  The same at all members."""
+    gateway: tuple[Backbone, ...] = ()
+    """Where we are ready to stand for our domain."""
     discovery: DiscoverySettings = LIVE_SETTINGS
 
     def __post_init__(self) -> None:
@@ -101,6 +109,11 @@ class DomainSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             raise LocalProtocolError(
                 f"domain {self.domain!r} needs bootstrap='host:port', seeds=['host:port', …] or"
                 " zookeeper='host:port,…', one of the three"
+            )
+        if self.interest_only and self.gateway:
+            raise LocalProtocolError(
+                f"domain {self.domain!r} with interest_only=True has no gateways: they must know"
+                " all endpoints of their domain"
             )
         host, _ = split_address(self.listen)
         if ":" in host:
@@ -116,54 +129,12 @@ class DomainSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
             )
 
 
-class Peer(msgspec.Struct):
-    """Another member, as its MAP tells."""
-
-    id: ProcessId
-    inc: int
-    map: Map
-    listens: str
-    address: Address | None
-    """Of its data sockets; None until it tells."""
-    offers: "Offers"
-
-    @property
-    def name(self) -> str:
-        """What it calls itself."""
-        return self.map.participant.name
-
-
-class Offers:
-    """What a member writes and reads, as far as it matters to others."""
-
-    def __init__(self, endpoints: Iterable[EndpointData]) -> None:
-        self.writes: set[str] = set()
-        self.reads: set[str] = set()
-        self.patterns: list[Pattern] = []
-        for each in endpoints:
-            if each.kind is EndpointKind.WRITER:
-                self.writes.add(each.topic)
-            elif "*" in each.topic:
-                self.patterns.append(Pattern(each.topic))
-            else:
-                self.reads.add(each.topic)
-
-    def wants_of(self, other: "Offers") -> bool:
-        """Whether this member reads anything that the other one writes."""
-        if not self.reads.isdisjoint(other.writes):
-            return True
-        return any(each.matches(name) for each in self.patterns for name in other.writes)
-
-    def meets(self, other: "Offers") -> bool:
-        """Whether one of the two reads what the other writes."""
-        return self.wants_of(other) or other.wants_of(self)
-
-
 class Discovering:
     """One member's part in its domain.
 
     `found(peer)` is called when a member is there whose data we share, or has moved; `lost(id)`
-    when it has gone or shares nothing with us any more; `failed(why)` when our id was taken.
+    when it has gone or shares nothing with us any more; `failed(why)` when our id was taken, or the
+    domain is another kind than ours.
     """
 
     def __init__(
@@ -185,6 +156,9 @@ class Discovering:
         self._host: DiscoveryHost[Command, Any] | None = None
         self._core: FdpNode | None = None
         self._zookeeper: ZookeeperBootstrap | None = None
+        self.backbones: Backbones | None = None
+        """If we are ready to be a gateway."""
+        self.foreign = Foreigners()
         self._joined: asyncio.Future[None] = self._loop.create_future()
         self._gone = asyncio.Event()
         self._refused = ""
@@ -196,11 +170,14 @@ class Discovering:
         self._shared: set[ProcessId] = set()
         """Members that we were told to share data with."""
         self._endpoints: tuple[EndpointData, ...] = ()
-        self._offers = Offers(())
+        self.offers = Offers(())
+        """What we write and read."""
         self._address: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.malformed = 0
         """MAPs that could not be read."""
+        self._mixed: set[tuple[int, int]] = set()
+        """Id and incarnation of members that deliver MAPs in another way than we do."""
 
     # -- life -------------------------------------------------------------------------------
 
@@ -222,8 +199,12 @@ class Discovering:
                     f"advertise={settings.advertise!r} is {transport.address}: data go over IPv4"
                     " alone"
                 )
+            if settings.gateway:
+                self.backbones = await Backbones.open(settings.gateway, settings.discovery)
             host = self._begin(transport, bootstrap, seeds)
         except BaseException:
+            if self.backbones is not None:
+                await self.backbones.close()
             await transport.close()
             raise
         try:
@@ -261,13 +242,15 @@ class Discovering:
         """Put a core on this transport.  Raises LocalProtocolError."""
         settings = self._settings
         chance = Random(self._guid)
-        core = self._core = FdpNode(
-            transport.address,
-            self._entrance(transport.address, bootstrap, seeds, chance),
-            settings.discovery,
-            chance,
-            CompactMaps(),
-        )
+        entrance = self._entrance(transport.address, bootstrap, seeds, chance)
+        member = transport.address, entrance, settings.discovery, chance
+        node: FdpNode | InterestNode
+        if settings.interest_only:
+            node = InterestNode(*member, matches=means)
+            core = self._core = node.fdp
+        else:
+            node = core = self._core = FdpNode(*member, CompactMaps())
+        self.foreign.call_from(transport.source)
         if settings.zookeeper is not None:
             from orderwire.aio.discovery_zookeeper import ZookeeperBootstrap  # kazoo takes a while
 
@@ -279,12 +262,18 @@ class Discovering:
                 id_space=settings.group_size,
                 wish=settings.wish,
             )
-        host = self._host = DiscoveryHost(
-            core,
-            transport,
-            self._tell,
-            unreachable=lambda address: Unreachable(address=address),
-        )
+        host: DiscoveryHost[Command, Any]
+        if self.backbones is not None:
+            gateway = self.backbones.gateway(settings.domain, core, means)
+            host = self.backbones.host(gateway, transport, self._tell)
+        else:
+            host = DiscoveryHost(
+                node,
+                transport,
+                self._tell,
+                unreachable=lambda address: Unreachable(address=address),
+            )
+        self._host = host
         return host
 
     def _entrance(
@@ -309,6 +298,7 @@ class Discovering:
 
     async def _abandon(self) -> None:
         """Close without a goodbye."""
+        self.foreign.close()
         if self._zookeeper is not None:
             await self._zookeeper.close()
         assert self._host is not None
@@ -316,6 +306,7 @@ class Discovering:
 
     async def close(self) -> None:
         """Say goodbye and close."""
+        self.foreign.close()
         if self._timer is not None:
             self._timer.cancel()
         host = self._host
@@ -370,7 +361,8 @@ class Discovering:
     def offer(self, endpoints: Sequence[EndpointData]) -> None:
         """Say what we write and read, all of it."""
         self._endpoints = tuple(endpoints)
-        self._offers = Offers(endpoints)
+        self.offers = Offers(endpoints)
+        self.foreign.offer(self.offers)
         for peer in list(self.peers.values()):
             self._consider(peer)
         if self._timer is None:
@@ -378,7 +370,8 @@ class Discovering:
 
     def _own_map(self) -> bytes:
         addresses = () if self._address is None else ((DATA, self._address),)
-        data = ParticipantData(self._guid, self._name, addresses)
+        properties = ((GATEWAY_PROPERTY, "willing"),) if self._settings.gateway else ()
+        data = ParticipantData(self._guid, self._name, addresses, properties)
         return encode_map(Map.of(data, self._endpoints))
 
     def _change(self) -> None:
@@ -394,7 +387,11 @@ class Discovering:
         if isinstance(indication, Joined):
             self._adopted(indication)
         elif isinstance(indication, Learnt):
-            self._learn(indication)
+            self._learn(indication.id, indication.inc, indication.addr, indication.map)
+        elif isinstance(indication, Listed):
+            self._list(indication)
+        elif isinstance(indication, Unreadable):
+            self._unreadable(indication.id, indication.inc, indication.map)
         elif isinstance(indication, Ended):
             self._forget(ProcessId(indication.id), indication.inc)
         elif isinstance(indication, IdWanted):
@@ -408,6 +405,10 @@ class Discovering:
             )
         elif isinstance(indication, Gone):
             self._gone.set()
+        elif isinstance(indication, ForeignChanged):
+            self.foreign.tell(None, indication.entries)
+        elif self.backbones is not None:
+            self.backbones.note(indication)
 
     def _submit(self, command: Granted | Meet) -> None:
         assert self._host is not None
@@ -436,27 +437,63 @@ class Discovering:
         if not self._joined.done():
             self._joined.set_result(None)
 
-    def _learn(self, learnt: Learnt) -> None:
-        identity = ProcessId(learnt.id)
+    def _learn(self, identity: int, inc: int, listens: str, record: MapRecord) -> None:
         try:
-            whole = decode(learnt.map)
-            address = _address_of(whole)
-            offers = Offers(whole.endpoints)
+            self._take(ProcessId(identity), inc, listens, decode(record))
         except (RemoteProtocolError, LocalProtocolError) as error:
+            _LOG.debug("MAP of %s at %s: %s", identity, listens, error)
+            self._unreadable(identity, inc, record)
+
+    def _list(self, listed: Listed) -> None:
+        """Take a summary: its endpoints are told when some match."""
+        before = self.peers.get(ProcessId(listed.id))
+        known = before.map.endpoints if before is not None and before.inc == listed.inc else ()
+        data = listed.summary.participant or ParticipantData("")
+        try:
+            self._take(ProcessId(listed.id), listed.inc, listed.addr, Map(data, known))
+        except RemoteProtocolError as error:
             self.malformed += 1
-            _LOG.warning("MAP of %s at %s: %s", learnt.id, learnt.addr, error)
-            return
+            _LOG.warning("summary of %s at %s: %s", listed.id, listed.addr, error)
+
+    def _take(self, identity: ProcessId, inc: int, listens: str, whole: Map) -> None:
+        """Know this member.  Raises RemoteProtocolError, LocalProtocolError."""
+        address, offers = address_of(whole), Offers(whole.endpoints)
         before = self.peers.get(identity)
-        peer = Peer(identity, learnt.inc, whole, learnt.addr, address, offers)
+        peer = Peer(identity, inc, whole, listens, address, offers, self._settings.domain)
         if before is not None and (before.inc, before.address) != (peer.inc, peer.address):
             self._part(identity)
         self.peers[identity] = peer
         self.names[identity] = peer.name
+        self.foreign.tell(identity, whole.foreign)
         self._consider(peer)
+
+    def _unreadable(self, identity: int, inc: int, record: MapRecord) -> None:
+        """Count a MAP that could not be read; of two kinds that of the older member is right.
+
+        So one that was started wrongly ends itself, and not the others.
+        """
+        self.malformed += 1
+        wanted = self._settings.interest_only
+        if not _is_of_kind(record, interest_only=not wanted):
+            _LOG.warning("the MAP of %s is malformed", identity)
+            return
+        if (identity, inc) in self._mixed:
+            return
+        self._mixed.add((identity, inc))
+        why = (
+            f"in domain {self._settings.domain!r} participant {identity} has"
+            f" interest_only={not wanted}, and {self._name!r} has {wanted}: it must be the same at"
+            " all"
+        )
+        assert self._core is not None
+        if inc < self._core.roster.inc:
+            self._failed(why)
+        else:
+            _LOG.warning("%s", why)
 
     def _consider(self, peer: Peer) -> None:
         """Share data with this member, or no longer."""
-        shares = peer.address is not None and peer.offers.meets(self._offers)
+        shares = peer.address is not None and peer.offers.meets(self.offers)
         if shares and peer.id not in self._shared:
             self._shared.add(peer.id)
             self._found(peer)
@@ -467,6 +504,7 @@ class Discovering:
         peer = self.peers.get(identity)
         if peer is not None and peer.inc == inc:
             del self.peers[identity]
+            self.foreign.tell(identity, ())
             self._part(identity)
 
     def _part(self, identity: ProcessId) -> None:
@@ -485,18 +523,12 @@ async def _called(address: str) -> str:
     return number
 
 
-def _address_of(whole: Map) -> Address | None:
-    """Return where a member's data sockets are.  Raises RemoteProtocolError."""
-    told = dict(whole.participant.addresses).get(DATA)
-    if told is None:
-        return None
-    host, _, port = told.rpartition(":")
+def _is_of_kind(record: MapRecord, *, interest_only: bool) -> bool:
+    """Whether this is a summary, or a complete MAP."""
     try:
-        numeric = str(ipaddress.IPv4Address(host))
-        if not 0 < int(port) < 1 << 16:
-            raise ValueError(port)
-    except ValueError:
-        raise RemoteProtocolError(
-            f"data address {told!r}, expected an IPv4 address and a port"
-        ) from None
-    return numeric, int(port)
+        if interest_only:
+            return decode_summary(record).participant is not None
+        decode(record)
+    except RemoteProtocolError:
+        return False
+    return True

@@ -84,6 +84,27 @@ class Members:
         return all(is_loopback(host) for host, _ in self.addresses.values())
 
 
+def listed(
+    members: Mapping[str, str] | Mapping[int, str], me: str | int, *, insecure: bool
+) -> Members:
+    """Return the members of a list that we may take part in.  Raises LocalProtocolError."""
+    found = Members(members)
+    identity = found.id_of(me)
+    name, host = found.names[identity], found.address_of(identity)[0]
+    if not is_loopback(host) and not insecure:
+        raise LocalProtocolError(
+            f"{name!r} would listen on {host}, which other machines can reach, and"
+            " nothing is encrypted or authenticated yet: use a loopback address, or say"
+            " insecure=True if you trust this network"
+        )
+    if is_loopback(host) and not found.on_one_machine:
+        raise LocalProtocolError(
+            f"{name!r} is at {host}, where members on other machines cannot reach it:"
+            " give it an address of this machine's network"
+        )
+    return found
+
+
 def _parse(name: str, address: str) -> Address:
     host, colon, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
     if not host or not colon or not port.isdecimal() or int(port) > 65_535 or ":" in host:

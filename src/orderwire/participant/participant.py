@@ -8,19 +8,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from orderwire.aio.addresses import is_loopback
 from orderwire.aio.clock import GroupClock, shared_origin_ns, warn_about_clock
 from orderwire.aio.discovery_tls import Credentials
 from orderwire.aio.endpoint import Endpoint, EndpointSettings
 from orderwire.aio.impairment import Fates, Impairment
 from orderwire.discovery.maps import EndpointData, EndpointKind
 from orderwire.kernel import NS_PER_S, LocalProtocolError, ProcessId, RemoteProtocolError
-from orderwire.participant.discovering import JOIN_S, Discovering, DomainSettings, Peer
+from orderwire.participant.backbone import Backbone, GatewayState, checked
+from orderwire.participant.discovering import JOIN_S, Discovering, DomainSettings
 from orderwire.participant.domain import Domain, channel_number
 from orderwire.participant.drops import Dropped, DropWatch
 from orderwire.participant.inputs import InputRecorder
 from orderwire.participant.matching import Matching
-from orderwire.participant.members import Members
+from orderwire.participant.members import Members, listed
+from orderwire.participant.peers import Peer
 from orderwire.participant.qos import Order
 from orderwire.participant.quiet import Quiet
 from orderwire.participant.reader import (
@@ -58,6 +59,10 @@ class Participant:
     Listens only on loopback addresses unless `insecure=True`: data are not encrypted yet.
     `credentials` protect discovery by mutual TLS.
 
+    With `gateway=Backbone(…)`, or several, this member is ready to stand for its domain there, so
+    that domains learn of each other: `peers()` lists whom.  With `interest_only`, the same at all
+    members, endpoints are told to those alone who match one; it pays for thousands of members.
+
     `on_member(name, reachable)` is called when a member can be reached, and when it no longer can:
     it left, or has been silent for `EndpointSettings.silence_s`.  `on_drop(dropped)` is called soon
     after something was dropped, with the reason and the count: every drop is told, once.  `record`
@@ -80,6 +85,8 @@ class Participant:
         advertise: str | None = None,
         data_port: int = 0,
         wish: int | None = None,
+        gateway: Backbone | Sequence[Backbone] | None = None,
+        interest_only: bool = False,
         credentials: Credentials | None = None,
         join_s: float = JOIN_S,
         trace: Trace | None = None,
@@ -102,7 +109,7 @@ class Participant:
         self.id: ProcessId
         """Its number in the group; in a domain from the opening on."""
         if members is not None:
-            self._members = _listed(members, me, insecure=insecure)
+            self._members = listed(members, me, insecure=insecure)
             self.id = self._members.id_of(me)
             self.name = self._members.names[self.id]
         else:
@@ -117,6 +124,8 @@ class Participant:
                 advertise=advertise,
                 data_port=data_port,
                 wish=wish,
+                gateway=checked(gateway, domain),
+                interest_only=interest_only,
                 credentials=credentials,
                 insecure=insecure,
                 join_s=join_s,
@@ -394,12 +403,30 @@ class Participant:
         return tuple(self._members.present.values())
 
     def peers(self) -> list[Peer]:
-        """Return what the domain's other members tell of themselves, by id.
+        """Return what the others tell of themselves: our domain's by id, then those of others.
+
+        Of other domains' participants (`ForeignPeer`) only topics are told that somebody here may
+        match, and no samples go between them and us.
 
         Raises LocalProtocolError in a group by address list.
         """
         self._opened()
-        return [peer for _, peer in sorted(self._domain_of_others().peers.items())]
+        others = self._domain_of_others()
+        own, foreign = sorted(others.peers.items()), sorted(others.foreign.peers.items())
+        return [*(peer for _, peer in own), *(peer for _, peer in foreign)]
+
+    def shared_topics(self, peer: Peer) -> list[str]:
+        """Return the topics that we write and this participant reads, or the other way round."""
+        return peer.offers.shared_with(self._domain_of_others().offers)
+
+    @property
+    def gateway(self) -> GatewayState | None:
+        """How it stands as a gateway; None for one that is not willing to be one."""
+        self._opened()
+        members = self._members
+        if not isinstance(members, Discovering) or members.backbones is None:
+            return None
+        return members.backbones.state
 
     @property
     def listens(self) -> str:
@@ -558,24 +585,3 @@ class Participant:
         except (TraceError, OSError) as error:
             _LOG.error("%s", error)  # and again, as an exception, when the participant is closed
         self._arm_flush()
-
-
-def _listed(
-    members: Mapping[str, str] | Mapping[int, str], me: str | int, *, insecure: bool
-) -> Members:
-    """Return the members of a list that we may take part in.  Raises LocalProtocolError."""
-    listed = Members(members)
-    identity = listed.id_of(me)
-    name, host = listed.names[identity], listed.address_of(identity)[0]
-    if not is_loopback(host) and not insecure:
-        raise LocalProtocolError(
-            f"{name!r} would listen on {host}, which other machines can reach, and"
-            " nothing is encrypted or authenticated yet: use a loopback address, or say"
-            " insecure=True if you trust this network"
-        )
-    if is_loopback(host) and not listed.on_one_machine:
-        raise LocalProtocolError(
-            f"{name!r} is at {host}, where members on other machines cannot reach it:"
-            " give it an address of this machine's network"
-        )
-    return listed
