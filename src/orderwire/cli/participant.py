@@ -122,8 +122,9 @@ def command(
     """Join a group: print what is read, write the lines of standard input, watch who is there.
 
     Ends when standard input does, or when --count samples were read; with --read or --watch alone
-    on Ctrl-C.  With --json each sample is one line, and the last line is {"counters": …}; --watch
-    prints {"participants": …} whenever they change.
+    on Ctrl-C.  With --json each sample is one line, and the last line is {"counters": …}, which
+    tells under "discovery" what peers and strangers did wrong; --watch prints {"participants": …,
+    "topics": …} whenever they change.
     """
     if not patterns and topic is None and not watching:
         raise click.UsageError("nothing to do: give --read PATTERN, --write TOPIC or --watch")
@@ -174,11 +175,13 @@ def command(
                 stop.set()
                 await watched
             counters = participant.counters
+            found = participant.discovery_counters if joining.finds_others else None
         if as_json:
-            emit_json({"counters": counters})
+            emit_json({"counters": counters} | ({"discovery": found} if found else {}))
         else:
             told = {name: n for name, n in msgspec.structs.asdict(counters).items() if n}
-            progress("  ".join(f"{name} {n}" for name, n in told.items()))
+            if told:
+                progress("  ".join(f"{name} {n}" for name, n in told.items()))
         return EXIT_GOOD
 
     run_until_stopped(work)

@@ -134,6 +134,16 @@ class DiscoverySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             raise ValueError(f"both_ways_bytes_max={self.both_ways_bytes_max} must be -1 or more")
 
 
+FEW_MESSAGES = DiscoverySettings(
+    gossip_heartbeats=True,
+    fail_ns=9 * NS_PER_S,
+    sync_min_ns=600 * NS_PER_MS,
+    sync_max_ns=1_200 * NS_PER_MS,
+)
+"""At most 3 messages a second and participant when nothing happens, leases and their answers
+included, whatever the number: what live participants use.  Decision 0020."""
+
+
 class BootstrapSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the bootstrap server issues and for how long."""
 

@@ -6,7 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from orderwire.discovery.sdp_settings import MODERN, PAPER, VENDORS, SdpSettings
-from orderwire.discovery.settings import DiscoverySettings
+from orderwire.discovery.settings import FEW_MESSAGES, DiscoverySettings
 from orderwire.kernel import NS_PER_S
 from orderwire.sim.discovery_lan import (
     DiscoveryResult,
@@ -39,8 +39,6 @@ PROTOCOLS = (*SDP, BLOOM, *(each.value for each in Variant))
 CASES = (*TABLE_3_PARTICIPANTS, *TABLE_4_SPLITS)
 SEGMENTS_MBIT_MAX = 10.0
 """Up to here connections are simulated segment by segment."""
-GOSSIP_FAIL_NS = 9 * NS_PER_S
-"""An entry's patience when heartbeats travel with anti-entropy alone."""
 HOPS_SHOWN_MAX = 12
 BLOOM_SHARE = 0.1
 FDP_EVENT = 10.0
@@ -84,7 +82,7 @@ class DiscoveryConfig(
     """Measure so many updates instead of the boot alone."""
     update_bytes: int = 368
     gossip: bool = False
-    """Heartbeats travel with anti-entropy alone."""
+    """Heartbeats travel with anti-entropy alone: the settings of live participants."""
     until_s: float = 300.0
 
     def population(self) -> Population:
@@ -168,9 +166,7 @@ class DiscoveryConfig(
         )
 
     def _scenario(self) -> DiscoveryScenario:
-        settings = DiscoverySettings()
-        if self.gossip:
-            settings = replace(settings, gossip_heartbeats=True, fail_ns=GOSSIP_FAIL_NS)
+        settings = FEW_MESSAGES if self.gossip else DiscoverySettings()
         lan = LanSettings(
             bits_per_s=round(self.mbit * 1e6),
             host_queue_bytes=None,

@@ -44,7 +44,7 @@ from orderwire.discovery.interest import InterestNode, Listed, Unreadable
 from orderwire.discovery.map_codec import CompactMaps, decode, encode_map
 from orderwire.discovery.maps import EndpointData, Map, ParticipantData
 from orderwire.discovery.messages import MapRecord
-from orderwire.discovery.settings import DiscoverySettings
+from orderwire.discovery.settings import FEW_MESSAGES, DiscoverySettings
 from orderwire.discovery.summaries import decode_summary
 from orderwire.kernel import (
     GROUP_SIZE_MAX,
@@ -56,6 +56,7 @@ from orderwire.kernel import (
 from orderwire.participant.backbone import Backbone, Backbones
 from orderwire.participant.foreign import Foreigners
 from orderwire.participant.peers import DATA, Offers, Peer, address_of, means
+from orderwire.participant.samples import DiscoveryCounters
 
 if TYPE_CHECKING:
     from orderwire.aio.discovery_zookeeper import ZookeeperBootstrap
@@ -70,7 +71,7 @@ SEED_SETTLE_S = 0.5
 """Without a server an id counts as ours when nobody has claimed it for so long."""
 CHANGE_PAUSE_S = 0.005
 """Changes of our endpoints within this time are told as one."""
-LIVE_SETTINGS = DiscoverySettings(gossip_heartbeats=True, fail_ns=9 * NS_PER_S)
+LIVE_SETTINGS = FEW_MESSAGES
 """Few messages when nothing happens: a member that dies is off the list 9 s later, and no longer
 written to as soon as its connection breaks."""
 
@@ -328,10 +329,30 @@ class Discovering:
         assert self._host is not None
         return self._host.address
 
+    def counters(self, data_strangers: int) -> DiscoveryCounters:
+        """Return what was counted so far."""
+        host = self._host
+        assert host is not None
+        znodes = 0 if self._zookeeper is None else self._zookeeper.malformed
+        return DiscoveryCounters(
+            sent=host.posted.total(),
+            received=host.received.total(),
+            unsent=host.transport.dropped.total(),
+            malformed=host.malformed.total() + self.malformed + znodes,
+            refused={str(fault): count for fault, count in host.transport.faults.items()},
+            refused_hosts=dict(host.transport.refusals),
+            data_strangers=data_strangers,
+        )
+
     @property
     def on_one_machine(self) -> bool:
         """Whether only members of this machine can be reached."""
         return is_loopback(split_address(self.listens)[0])
+
+    @property
+    def endpoints(self) -> tuple[EndpointData, ...]:
+        """What we write and read."""
+        return self._endpoints
 
     @property
     def present(self) -> dict[ProcessId, str]:

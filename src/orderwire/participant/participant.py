@@ -31,7 +31,7 @@ from orderwire.participant.reader import (
     Overflow,
     Reader,
 )
-from orderwire.participant.samples import Counters, add_counters
+from orderwire.participant.samples import Counters, DiscoveryCounters, add_counters
 from orderwire.participant.topics import Decode, Pattern, Topic
 from orderwire.participant.tracing import Trace
 from orderwire.participant.writer import Writer
@@ -151,7 +151,7 @@ class Participant:
         self._sink: Sink | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self.malformed = 0
-        """Control messages that were the fault of a peer, and connections of strangers."""
+        """Control messages that were the fault of a peer."""
 
     # Life.
 
@@ -433,6 +433,25 @@ class Participant:
         """Where others reach our discovery.  Raises LocalProtocolError in a listed group."""
         self._opened()
         return self._domain_of_others().listens
+
+    @property
+    def endpoints(self) -> tuple[EndpointData, ...]:
+        """What the others are told that we write and read.
+
+        Raises LocalProtocolError in a listed group.
+        """
+        self._opened()
+        return self._domain_of_others().endpoints
+
+    @property
+    def discovery_counters(self) -> DiscoveryCounters:
+        """What our discovery counted.  Raises LocalProtocolError in a listed group."""
+        endpoint = self._opened()
+        return self._domain_of_others().counters(endpoint.unknown + endpoint.connections.unknown)
+
+    def is_connected(self, peer: ProcessId) -> bool:
+        """Whether data can be exchanged with this member now."""
+        return self._opened().is_connected(peer)
 
     @property
     def connected(self) -> tuple[str, ...]:

@@ -107,6 +107,29 @@ class Counters(msgspec.Struct):
     """Data written, counted once a message."""
 
 
+class DiscoveryCounters(msgspec.Struct, frozen=True, kw_only=True):
+    """What a participant's discovery counted: what it said, and what peers and strangers did wrong.
+
+    Data sockets count what strangers send them, too.
+    """
+
+    sent: int
+    """Messages to other participants and the server, and …"""
+    received: int
+    """… from them."""
+    unsent: int
+    """Messages never written: their address could not be reached, or took too little."""
+    malformed: int
+    """Messages, MAPs and entries in ZooKeeper that no correct participant makes."""
+    refused: dict[str, int]
+    """Connections closed as the other side's fault, by `orderwire.aio.discovery_faults.Fault`."""
+    refused_hosts: dict[str, int]
+    """The same by host."""
+    data_strangers: int
+    """Connections and datagrams to the data sockets of what is no member, or not known as one yet:
+    a newcomer that is quicker than the news of it."""
+
+
 def add_counters(total: Counters, part: Counters) -> None:
     """Add every count of one domain to the total."""
     for name in Counters.__struct_fields__:

@@ -8,10 +8,12 @@ from functools import partial
 from random import Random
 
 import msgspec
+from msgspec.structs import replace
 
 from orderwire.discovery.messages import Join
 from orderwire.discovery.ring import RangePolicy
 from orderwire.discovery.settings import (
+    FEW_MESSAGES,
     LITERAL,
     BootstrapSettings,
     DiscoverySettings,
@@ -67,12 +69,11 @@ class _Churn:
         delays = stream(seed, "discovery/delays")
         literal = settings.mechanisms == LITERAL
         self.world = DiscoveryWorld(
-            DiscoverySettings(
+            replace(
+                FEW_MESSAGES if settings.gossip_heartbeats else DiscoverySettings(),
                 mechanisms=settings.mechanisms,
                 both_ways_bytes_max=chance.choice((0, -1, 1_024)),
                 policy=RangePolicy.SUCC if literal else chance.choice(list(RangePolicy)[:2]),
-                gossip_heartbeats=settings.gossip_heartbeats,
-                fail_ns=(9 if settings.gossip_heartbeats else 6) * NS_PER_S,
             ),
             BootstrapSettings(id_space=settings.id_space),
             seed,

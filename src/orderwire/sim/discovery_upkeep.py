@@ -21,7 +21,6 @@ from orderwire.discovery.messages import (
     Message,
     Pull,
     Release,
-    RenewOk,
     RequestId,
     Update,
 )
@@ -62,9 +61,9 @@ class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
     """… and until one of them has it, on average."""
     update_messages: float = 0.0
     idle_messages_per_s: float = 0.0
-    """Sent by one participant."""
+    """Of one participant: what it sends, and what the server answers it."""
     idle_bytes_per_s: float = 0.0
-    """Payload bytes sent by one participant."""
+    """Payload bytes of them."""
     join_s: float = 0.0
     """Until all know the newcomer and it knows all."""
     join_messages: int = 0
@@ -166,7 +165,7 @@ class _UpkeepRun(LanRun):
         idle_ns = self._plan.idle_ns
         sent, size = self.sent.copy(), self.sent_bytes.copy()
         self.world.run(self.world.now_ns + idle_ns)
-        kinds = [kind for kind in self.sent if kind is not RenewOk]  # That is the server's.
+        kinds = list(self.sent)
         per_second = self.n * idle_ns / NS_PER_S
         return {
             "idle_messages_per_s": self._since(sent, tuple(kinds)) / per_second,
