@@ -79,8 +79,10 @@ async def test_domains_learn_of_each_other_what_they_may_match() -> None:
             assert (state.acting, state.domains, list(state.ids)) == (True, (other,), ["bone"])
         assert carl.gateway is None
 
-        # Who wants the samples becomes a member there, too.
-        async with Participant("carl@west", domain="east", bootstrap=east) as guest:
+        # Who wants the samples becomes a member there, too; the entry says how.
+        (writes,) = foreign(carl)
+        assert writes.entrance == {"domain": "east", "bootstrap": east}
+        async with Participant("carl@west", **writes.entrance) as guest:  # type: ignore[arg-type]
             samples = guest.reader("chat/*", order=CHAT.order)
             await writer.wait_matched(1, timeout_s=60)
             writer.write(b"hello")

@@ -10,7 +10,14 @@ from collections.abc import Iterable
 import msgspec
 
 from orderwire.discovery.map_codec import decode_map, encode_map
-from orderwire.discovery.maps import EndpointData, ForeignData, Map
+from orderwire.discovery.maps import (
+    PAIRS_MAX,
+    VALUE_MAX,
+    EndpointData,
+    ForeignData,
+    Map,
+    ParticipantData,
+)
 from orderwire.discovery.messages import MapRecord
 from orderwire.kernel import RemoteProtocolError
 
@@ -18,6 +25,9 @@ GATEWAYS = 2
 """k: how many gateways a domain has."""
 GATEWAY_PROPERTY = "gateway"
 """A participant that has this property is willing to be one."""
+
+ENTRANCE_PROPERTY = "entrance"
+"""A foreign participant has this property: how one enters its domain, as its gateway says."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -30,6 +40,14 @@ def is_willing(whole: Map) -> bool:
 def gateways(willing: Iterable[int], count: int = GATEWAYS) -> tuple[int, ...]:
     """Return the gateways among the willing that are there: the lowest ids.  No election."""
     return tuple(sorted(willing)[:count])
+
+
+def with_entrance(participant: ParticipantData, entrance: str) -> ParticipantData:
+    """Return what other domains are told of a participant of a domain that is entered so."""
+    if not entrance or len(entrance) > VALUE_MAX or len(participant.properties) == PAIRS_MAX:
+        return participant
+    properties = (*participant.properties, (ENTRANCE_PROPERTY, entrance))
+    return msgspec.structs.replace(participant, properties=properties)
 
 
 def backbone_guid(domain: str, identity: int) -> str:

@@ -32,6 +32,7 @@ from orderwire.discovery.domains import (
     gateways,
     is_willing,
     own_version,
+    with_entrance,
 )
 from orderwire.discovery.effects import Address, DiscoveryEffects, Post
 from orderwire.discovery.fdp import FdpNode
@@ -165,13 +166,16 @@ class Gateway:
         *,
         settings: GatewaySettings | None = None,
         matches: Matches = same_topic,
+        entrance: str = "",
     ) -> None:
+        """`entrance` says to other domains how one enters this one; at most 512 characters."""
         self.domain = domain
         self.home = home
         self.settings = settings if settings is not None else GatewaySettings()
         self._names = backbones
         self._make_node = make_node
         self._matches = matches
+        self._entrance = entrance
         self._timers = Timers()
         self._own = Map(ParticipantData(""))
         self._own_ver = 0
@@ -492,7 +496,8 @@ class Gateway:
                 continue
             entry = live.get(identity)
             age_ms = 0 if entry is None else -((entry.fresh - now) // NS_PER_MS)
-            data = encode_map(Map(member.participant, tuple(matching)))
+            told = with_entrance(member.participant, self._entrance)
+            data = encode_map(Map(told, tuple(matching)))
             entries.append(Detail(identity, member.inc, member.ver, max(0, age_ms), data))
         assert ring.node.id is not None
         answer = Details(

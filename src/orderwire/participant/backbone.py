@@ -129,13 +129,21 @@ class Backbones:
             opened.pop_all()
         return cls(settings, transports, entrances)
 
-    def gateway(self, domain: str, home: FdpNode, matches: Matches) -> Gateway:
-        """Make a gateway of this member of its home domain."""
+    def gateway(self, domain: str, entrance: str, home: FdpNode, matches: Matches) -> Gateway:
+        """Make a gateway of this member of its home domain, which is entered so."""
         # Evidence is lost twice, abroad and here, each time noticed a quarter of `fail_ns` late.
         fail_ns = self._settings.fail_ns
         settings = GatewaySettings(expire_ns=2 * (fail_ns + fail_ns // 4) + STEP_IN_NS)
         names = tuple(self._transports)
-        self._gateway = Gateway(domain, home, names, self._node, settings=settings, matches=matches)
+        self._gateway = Gateway(
+            domain,
+            home,
+            names,
+            self._node,
+            settings=settings,
+            matches=matches,
+            entrance=entrance,
+        )
         return self._gateway
 
     @property

@@ -55,7 +55,7 @@ from orderwire.kernel import (
 )
 from orderwire.participant.backbone import Backbone, Backbones
 from orderwire.participant.foreign import Foreigners
-from orderwire.participant.peers import DATA, Offers, Peer, address_of, means
+from orderwire.participant.peers import DATA, Offers, Peer, address_of, entrance_text, means
 from orderwire.participant.samples import DiscoveryCounters
 
 if TYPE_CHECKING:
@@ -265,7 +265,8 @@ class Discovering:
             )
         host: DiscoveryHost[Command, Any]
         if self.backbones is not None:
-            gateway = self.backbones.gateway(settings.domain, core, means)
+            way = entrance_text(bootstrap, seeds, settings.zookeeper)
+            gateway = self.backbones.gateway(settings.domain, way, core, means)
             host = self.backbones.host(gateway, transport, self._tell)
         else:
             host = DiscoveryHost(

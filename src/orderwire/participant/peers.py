@@ -1,12 +1,13 @@
 """The participants that discovery finds, and which of their topics concern one another."""
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import msgspec
 
 from orderwire.aio.endpoint import Address
+from orderwire.discovery.domains import ENTRANCE_PROPERTY
 from orderwire.discovery.maps import EndpointData, EndpointKind, Map
 from orderwire.kernel import LocalProtocolError, ProcessId, RemoteProtocolError
 from orderwire.participant.topics import Pattern
@@ -82,6 +83,27 @@ class ForeignPeer(Peer):
 
     None: not tried yet, or not at all, since it tells none or shares no topic with us.
     """
+
+    @property
+    def entrance(self) -> dict[str, str | tuple[str, ...]]:
+        """How one becomes a member of its domain, as its gateway says; empty if that is not told.
+
+        `Participant('name', **peer.entrance)` does, where its credentials are ours.
+        """
+        kind, _, where = (self.map.participant.property(ENTRANCE_PROPERTY) or "").partition(" ")
+        if kind not in ENTRANCES or not where:
+            return {}
+        return {"domain": self.domain, kind: tuple(where.split(",")) if kind == "seeds" else where}
+
+
+ENTRANCES = ("bootstrap", "seeds", "zookeeper")
+"""What `Participant` calls the ways into a domain."""
+
+
+def entrance_text(bootstrap: str | None, seeds: Sequence[str], zookeeper: str | None) -> str:
+    """Return what `ForeignPeer.entrance` reads; one of the three is given."""
+    told = (bootstrap, ",".join(seeds), zookeeper)
+    return next(f"{kind} {where}" for kind, where in zip(ENTRANCES, told, strict=True) if where)
 
 
 def address_of(whole: Map) -> Address | None:

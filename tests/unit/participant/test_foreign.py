@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from orderwire.discovery.domains import with_entrance
 from orderwire.discovery.map_codec import encode_map
 from orderwire.discovery.maps import EndpointData, EndpointKind, ForeignData, Map, ParticipantData
 from orderwire.participant.foreign import Foreigners
-from orderwire.participant.peers import Offers, address_of, means
+from orderwire.participant.peers import Offers, address_of, entrance_text, means
 
 READER, WRITER = EndpointKind
 
@@ -41,6 +42,26 @@ def test_a_peers_pattern_that_is_none_matches_nothing() -> None:
     assert means("a", "a")
     assert not means("a//*", "a/b")
     assert not means("a/**/**", "a/b")
+
+
+@pytest.mark.parametrize(
+    ("way", "entrance"),
+    [
+        (entrance_text("h:1", (), None), {"domain": "east", "bootstrap": "h:1"}),
+        (entrance_text(None, ("h:1", "i:2"), None), {"domain": "east", "seeds": ("h:1", "i:2")}),
+        (entrance_text(None, (), "h:1,i:2"), {"domain": "east", "zookeeper": "h:1,i:2"}),
+        ("", {}),
+        ("by foot", {}),
+        ("seeds", {}),
+    ],
+)
+def test_an_entry_says_how_its_domain_is_entered(way: str, entrance: dict[str, str]) -> None:
+    data = with_entrance(ParticipantData("guid", "far"), way)
+    known = Foreigners()
+    known.tell("one", (entry(Map.of(data, whole((READER, "a")).endpoints)),))
+    (peer,) = known.peers.values()
+    assert peer.entrance == entrance
+    assert with_entrance(data, "x" * 513) == data
 
 
 def test_an_address_is_a_number_and_a_port() -> None:
