@@ -1,14 +1,12 @@
 """Members that start again, counting from 0: audited like simulated ones, which go on counting."""
 
-from itertools import pairwise
 from random import Random
 
-import msgspec
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from random_runs import FAULTS, RandomRun, damage
+from random_runs import FAULTS, RandomRun, damage, restarted
 
-from orderwire.trace.events import Event, EventKind
+from orderwire.trace.events import Event
 from orderwire.trace.schema import table_from_events
 from orderwire.verify.audit import audit
 from orderwire.verify.report import RunReport
@@ -16,37 +14,6 @@ from orderwire.verify.source import TableSource
 
 NO_NAMES = ("forge", "invent")
 """Faults that make stamps or numbers say another life: what that one lost, nobody can know."""
-_OF_MESSAGES = (EventKind.SEND, EventKind.DELIVER, EventKind.DISCARD, EventKind.RECEIVE)
-
-
-def restarted(events: list[Event], chance: Random) -> tuple[list[Event], list[Event]] | None:
-    """Let one process of a run start again somewhere: as on sockets, and as in the simulator."""
-    who = chance.choice(sorted({event.process for event in events}))
-    mine = [event for event in events if event.process == who]
-    latest = -1
-    places = []
-    for at, (event, follow) in enumerate(pairwise(mine), 1):
-        latest = max(latest, event.time_ns, event.stamp_ns if event.source == who else -1)
-        if latest < follow.time_ns:
-            places.append((at, follow.time_ns))
-    if not places:
-        return None
-    at, start_ns = chance.choice(places)
-    first = next(event for event in mine if event.kind is EventKind.START)
-    start = msgspec.structs.replace(first, time_ns=start_ns, clock_ns=start_ns)
-    sent = sum(event.kind is EventKind.SEND for event in mine[:at])
-    goes_on, again = [], []
-    for event in events:
-        if event.process == who and event.position == at:
-            goes_on.append(msgspec.structs.replace(start, position=at))
-            again.append(start)
-        later = event.process == who and event.position >= at
-        goes_on.append(msgspec.structs.replace(event, position=event.position + later))
-        fields = {"position": event.position - at + 1 if later else event.position}
-        if event.kind in _OF_MESSAGES and event.source == who and event.stamp_ns >= start_ns:
-            fields["number"] = event.number - sent
-        again.append(msgspec.structs.replace(event, **fields))
-    return again, goes_on
 
 
 def judged(events: list[Event]) -> RunReport:

@@ -15,6 +15,9 @@ from orderwire.trace.events import NO_ORDER, DiscoveryRun, Event, RunSettings
 
 BIG = 2**64 - 1
 PROMISE = DiscoveryRun(fail_ns=6, settle_ns=5, margin_ns=2)
+S = 1_000_000_000
+SECONDS = DiscoveryRun(fail_ns=6 * S, settle_ns=10 * S, margin_ns=S)
+"""What `trio` promises."""
 IDS = (1, 2, BIG)
 INCARNATIONS = (1, 2, 2**63)
 MESSAGES = ("JOIN", "JOIN_ACK", "UPDATE")
@@ -90,3 +93,23 @@ def _anything(chance: Random, line: DiscoveryTimeline, now: int, members: int) -
     if chance.random() < 0.2:
         tell = chance.choice((line.post, line.hear))
         tell(now, chance.choice(MESSAGES), chance.randint(1, 99), hop=chance.randint(0, 3))
+
+
+def trio() -> tuple[list[Event], list[DiscoveryTimeline]]:
+    """Three participants that know each other; the third crashes and is forgotten."""
+    events: list[Event] = []
+    run = RunSettings(algorithm=NO_ORDER, members=3, discovery=SECONDS)
+    lines = [DiscoveryTimeline("run", process, events.append) for process in range(3)]
+    for line in lines:
+        line.start(run, 0)
+        line.boot(1)
+        line.adopt(2, peer_id=10 + line.process, incarnation=1 + line.process, version=1)
+        for other in range(3):
+            if other != line.process:
+                line.learn(3, peer_id=10 + other, incarnation=1 + other, version=1, age_ns=0)
+    lines[2].gone(20 * S)
+    for line in lines[:2]:
+        line.expire(26 * S, peer_id=12, incarnation=3, reason=SILENT, age_ns=6 * S)
+    for line in lines:
+        line.end(40 * S)
+    return events, lines

@@ -39,6 +39,9 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Events a slice of time or a share of participants should hold; 0 chooses."""
     silence_ns: int = 10_000_000_000
     """While a run goes on: a member holds the audit up by so much of the others' time at most."""
+    newcomer_ns: int = 5_000_000_000
+    """While a run of members that find each other goes on: so much later at most than the others'
+    the first events of a newcomer come."""
     expect: str | None = None
     """Hold every run to the promises of this algorithm, whatever its own are."""
 

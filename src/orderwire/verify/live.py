@@ -4,6 +4,10 @@ Events come in any portions, each process's in its own order.  What lies below t
 least time up to which every process is known, is closed: audited as a slice, and forgotten but for
 one window, which the next slice must see.  When all members have ended, the run is settled.
 
+In a run of members that find each other only those who appear are waited for; the horizon keeps
+`AuditOptions.newcomer_ns` behind the first, for a newcomer's first words.  Discovery is judged by
+`live_discovery`: previewed in reports, found for good when the run is finished.
+
 A member of which nothing comes while the others' time goes on is waited for up to
 `AuditOptions.silence_ns`.  Then the others are audited on without it, and its own trace counts as
 incomplete until its END.  If it speaks again, what it did above the horizon is audited like
@@ -12,6 +16,7 @@ counted as a violation, and the run is never VALID.  When only silent members ar
 how long ago the others ended: `conclude` says that no more is waited for.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,30 +25,37 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from orderwire.trace.events import RunSettings
+from orderwire.kernel import members_of
+from orderwire.trace.events import NO_ORDER, RunSettings
 from orderwire.trace.schema import arrow_schema
 from orderwire.verify.audit import AuditOptions, contradictions
 from orderwire.verify.kernels.columns import (
     DISCARD,
     END,
     NEEDED,
-    SEND,
     TIME_MAX,
     TIME_MIN,
     Columns,
     columns_of,
 )
 from orderwire.verify.kernels.copies import DROP_OF, MISSING, STRAY, TALLIES
+from orderwire.verify.kernels.lives import (
+    Lives,
+    lined_up,
+    lives_from,
+    opens_life,
+)
 from orderwire.verify.kernels.slices import (
     COUNTS,
     EDGES,
-    STRETCHES,
     TALLY,
     Slice,
     audit_columns,
 )
 from orderwire.verify.kernels.violations import merge, no_violations
 from orderwire.verify.kernels.wellformed import Head, drop_repeats, timelines
+from orderwire.verify.live_discovery import LiveDiscovery, ViewsState
+from orderwire.verify.live_heads import move_heads, stretches_of
 from orderwire.verify.report import EXAMPLES_MAX, Found, RunReport, conclude, example_rows
 from orderwire.verify.settle import Settled, restarts, settle
 from orderwire.verify.source import settings_of
@@ -59,11 +71,13 @@ OPEN_MAX = 20_000
 STEP_WINDOWS = 2
 """A slice is at least so many windows long while the run goes on: events are read 1.5 times."""
 _HELD = pa.schema([arrow_schema().field(name) for name in NEEDED])
+_NOTHING = arrow_schema().empty_table()
 _STARTS = pa.schema(
     [
         ("run_id", pa.string()),
         ("process", pa.int32()),
         ("position", pa.int64()),
+        ("time_ns", pa.int64()),
         ("detail", pa.string()),
     ]
 )
@@ -86,7 +100,13 @@ class LiveState(msgspec.Struct, kw_only=True):
     first_ns: int = TIME_MIN
     """Of the first event, from which on a member that has not started yet is waited for."""
     closed_ns: int = TIME_MIN
+    begun: list[tuple[int, int]] = []
+    """(process, time) of STARTs at position 0."""
+    seen: list[int] = []
+    """Of an open run: who has appeared."""
     heads: dict[int, Head] = {}
+    past: dict[str, Head] = {}
+    """Of lives before the present ones, by "process,life"."""
     spent: dict[str, int] = {}
     """Reported losses that stand for copies already forgotten, by "source,process"."""
     counts: dict[str, int] = {}
@@ -113,12 +133,13 @@ class LiveRun:
         self.state = LiveState()
         self._options = options or AuditOptions()
         self._held = _HELD.empty_table()
+        self._views = LiveDiscovery(run_id)
         self._parts = {name: schema.empty_table() for name, schema in _ACCUMULATED.items()}
 
     @property
     def held(self) -> int:
         """Events kept, in number."""
-        return int(self._held.num_rows)
+        return int(self._held.num_rows) + self._views.held
 
     @property
     def finished(self) -> bool:
@@ -144,17 +165,25 @@ class LiveRun:
         Events that were closed before, as delivery at least once may repeat them, are ignored.
         """
         found = self._learn(table)
+        settings = self.state.settings
+        if not self._discovers:
+            self._views = LiveDiscovery(self.run_id)  # forgets what came before this was known
+        elif not self.finished:
+            wrong = self._views.feed(table, settings)
+            self._count(wrong)
+            found = merge([found, wrong])
+        if self._alone:
+            return merge([found, self._feed_alone(table)])
         fresh = table.select(list(NEEDED)).cast(_HELD)
         self._held = pa.concat_tables([self._held, fresh]).combine_chunks()
         if self.finished:
-            columns = columns_of(fresh)
+            columns = columns_of(lined_up(fresh, self._lives))
             self._note_late(columns.take(np.isin(columns.process, self.state.silent)))
             self._held = _HELD.empty_table()
             return no_violations()
-        settings = self.state.settings
         if settings is None:
             return found
-        columns, _ = drop_repeats(self.run_id, columns_of(self._held))
+        columns, _ = drop_repeats(self.run_id, columns_of(lined_up(self._held, self._lives)))
         if self.state.closed_ns == TIME_MIN:
             self.state.first_ns = _first(columns)
         started = max(self.state.closed_ns, self.state.first_ns)
@@ -179,10 +208,57 @@ class LiveRun:
         self._count(closed)
         return closed
 
+    @property
+    def _discovers(self) -> bool:
+        """Whether the run may have a discovery to judge."""
+        settings = self.state.settings
+        return settings is None or self._alone or settings.discovery is not msgspec.UNSET
+
+    @property
+    def _alone(self) -> bool:
+        """Whether the run is about discovery only."""
+        settings = self.state.settings
+        return settings is not None and settings.algorithm == NO_ORDER
+
+    @property
+    def _lives(self) -> Lives:
+        return lives_from(self.state.begun)
+
+    def _feed_alone(self, table: pa.Table) -> pa.Table:
+        """Note who is still to come in a run without an order; finish it when nobody is."""
+        settings = self.state.settings
+        assert settings is not None
+        self._held = _HELD.empty_table()
+        if self.finished:
+            self._note_late(columns_of(lined_up(table.select(list(NEEDED)), self._lives)))
+            return no_violations()
+        reached = self._views.waited_for(settings)
+        self._note_open(reached, self._views.state.until_ns, settings)
+        if reached or not self._views.state.heads:
+            return no_violations()
+        closed = self._finish(settings)
+        self._count(closed)
+        return closed
+
+    def _note_open(self, reached: Mapping[int, int], lead: int, settings: RunSettings) -> int:
+        """Note who has not ended, and who of them is silent; return how far behind is too far."""
+        least = lead - self._options.silence_ns - self.window_ns - settings.epsilon_ns
+        self.state.open = list(reached)
+        self.state.silent = [process for process, time_ns in reached.items() if time_ns < least]
+        return least
+
     def _finish(self, settings: RunSettings) -> pa.Table:
-        closed = self._close(TIME_MAX, settings)
+        tables = []
+        if self._discovers:
+            nothing = self._views.feed(_NOTHING, settings, last=True)
+            tables += [nothing, self._views.judged(settings, TIME_MAX).violations]
+        if self._alone:
+            self.state.heads = self._views.state.heads
+            self.state.closed_ns = TIME_MAX
+        else:
+            tables += [self._close(TIME_MAX, settings), self._settle(settings).violations]
         self.state.finished = True
-        return merge([closed, self._settle(settings).violations])
+        return merge(tables)
 
     def report(self) -> RunReport:
         """Conclude from what is closed; changes nothing.
@@ -190,11 +266,26 @@ class LiveRun:
         What lies beyond the horizon is not judged: the sends of its deliveries may be to come.
         """
         settings = self.state.settings
-        settled = self._settle(settings or RunSettings(algorithm="", members=1))
         found = {
             check: Found(count, self.state.examples[check])
             for check, count in self.state.counts.items()
         }
+        base = None if self._alone else self._order_report(settings, found)
+        if settings is None or not self._discovers or not self._views.state.heads:
+            return base if base is not None else self._order_report(settings, found)
+        horizon = TIME_MAX
+        if not self.finished:
+            reached = self._views.waited_for(settings)
+            going = [ns for process, ns in reached.items() if process not in self.state.silent]
+            horizon = min(going, default=self._views.state.until_ns + 1)
+        judged = self._views.judged(settings, horizon)
+        sure = self.finished and not self.state.uncertain
+        return self._views.report(
+            judged, found, self._options.expect, base, finished=self.finished, sure=sure
+        )
+
+    def _order_report(self, settings: RunSettings | None, found: dict[str, Found]) -> RunReport:
+        settled = self._settle(settings or RunSettings(algorithm="", members=1))
         if not self.finished:
             own = settled.violations
             for check in pc.unique(own.column("check")).to_pylist():
@@ -215,6 +306,8 @@ class LiveRun:
     def window_ns(self) -> int:
         """W: a delivery in time took no longer, stamps ahead of the clock by a quarter of Δ."""
         settings = self.state.settings
+        if self._alone:
+            return 0
         if settings is None or settings.lifetime_ns is None:
             return WINDOW_NS
         lead = settings.lifetime_ns // 4 + settings.epsilon_ns
@@ -222,18 +315,19 @@ class LiveRun:
 
     def dump(self) -> bytes:
         """Return the whole state as bytes: the same for the same events, whatever the machine."""
-        tables = {"held": self._held, **self._parts}
+        tables = {"held": self._held, **self._parts, **self._views.tables()}
         packed = {name: _pack(table) for name, table in tables.items()}
-        return msgspec.msgpack.encode((self.state, packed))
+        return msgspec.msgpack.encode((self.state, self._views.state, packed))
 
     @classmethod
     def load(cls, run_id: str, data: bytes, options: AuditOptions | None = None) -> "LiveRun":
         """Undo `dump`."""
         run = cls(run_id, options)
-        run.state, packed = msgspec.msgpack.decode(
-            data, type=tuple[LiveState, dict[str, bytes]], strict=False
+        run.state, views, packed = msgspec.msgpack.decode(
+            data, type=tuple[LiveState, ViewsState, dict[str, bytes]], strict=False
         )
         tables = {name: _unpack(content) for name, content in packed.items()}
+        run._views.restore(views, tables)
         run._held = tables.pop("held")
         run._parts = tables
         return run
@@ -245,9 +339,14 @@ class LiveRun:
             return no_violations()
         state = self.state
         told = starts.cast(_STARTS)
+        first = told.filter(pc.field("position") == 0)
+        pairs = zip(
+            *(first.column(name).to_pylist() for name in ("process", "time_ns")), strict=True
+        )
+        state.begun = sorted({*state.begun, *pairs})
         if state.settings is not None:
             known = msgspec.json.encode(state.settings).decode()
-            first = pa.table([[self.run_id], [-1], [-1], [known]], schema=_STARTS)
+            first = pa.table([[self.run_id], [-1], [-1], [TIME_MIN], [known]], schema=_STARTS)
             told = pa.concat_tables([first, told])
         settings, odd = settings_of(told, self.run_id)
         state.settings = settings
@@ -266,22 +365,36 @@ class LiveRun:
         reached: dict[int, int] = {}
         lead = self.state.first_ns
         bounds = np.searchsorted(columns.process, np.arange(settings.members + 1))
-        for process in range(settings.members):
+        for process in self._expected(columns, settings):
             head = self.state.heads.get(process, Head())
             rows = slice(int(bounds[process]), int(bounds[process + 1]))
             position = columns.position[rows]
             start = int(np.searchsorted(position, head.position))
-            ahead = position[start:] - head.position
-            whole = int(np.count_nonzero(ahead == np.arange(len(ahead))))
+            ahead = position[start:]
+            expected = np.append(head.position, ahead[:-1] + 1)[: len(ahead)]
+            holes = np.flatnonzero((ahead != expected) & ~opens_life(ahead))
+            whole = int(holes[0]) if len(holes) else len(ahead)
             last = rows.start + start + whole - 1
             time_ns = int(columns.time_ns[last]) if whole else head.time_ns
             lead = max(lead, time_ns)
-            if not head.ended and not (whole and columns.kind[last] == END):
+            if not (columns.kind[last] == END if whole else head.ended):
                 reached[process] = max(time_ns, self.state.first_ns)
-        least = lead - self._options.silence_ns - self.window_ns - settings.epsilon_ns
-        self.state.open = list(reached)
-        self.state.silent = [process for process, time_ns in reached.items() if time_ns < least]
-        return max(least, min(reached.values())) if reached else TIME_MAX
+        least = self._note_open(reached, lead, settings)
+        if not reached:
+            return TIME_MAX
+        horizon = max(least, min(reached.values()))
+        return min(horizon, lead - self._options.newcomer_ns) if settings.is_open else horizon
+
+    def _expected(self, columns: Columns, settings: RunSettings) -> Sequence[int]:
+        """Return whose events are waited for."""
+        if not settings.is_open:
+            return range(settings.members)
+        seen = {*self.state.seen, *np.unique(columns.process).tolist()}
+        seen.update(np.unique(columns.source[columns.source >= 0]).tolist())
+        for mask in pc.unique(columns.destinations).to_pylist():
+            seen.update(members_of(int.from_bytes(mask, "little")))
+        self.state.seen = sorted(each for each in seen if 0 <= each < settings.members)
+        return self.state.seen
 
     def _close(self, high: int, settings: RunSettings) -> pa.Table:
         """Audit what lies below `high`, add it to the accounts, forget what is not needed."""
@@ -293,14 +406,14 @@ class LiveRun:
             window_ns=self.window_ns,
             epsilon_ns=settings.epsilon_ns,
         )
-        columns = columns_of(self._held)
+        columns = columns_of(lined_up(self._held, self._lives))
         found = audit_columns(columns, piece, settings)
         columns, _ = drop_repeats(self.run_id, columns)
         position = self._next_positions(columns)
         new = columns.take((columns.position >= position) & (columns.time_ns < high))
         self._note_late(new)
         wrong = [] if piece.whole else [timelines(self.run_id, new, settings.members, state.heads)]
-        self._move_heads(new)
+        move_heads(state.heads, state.past, new)
         parts = found.parts()
         self._parts = {
             name: pa.concat_tables([kept, parts[name]]) if name in parts else kept
@@ -326,21 +439,6 @@ class LiveRun:
         processes, of = np.unique(columns.process, return_inverse=True)
         heads = [self.state.heads.get(p, Head()).position for p in processes.tolist()]
         return np.array(heads, np.int64)[of] if len(heads) else np.zeros(0, np.int64)
-
-    def _move_heads(self, new: Columns) -> None:
-        processes, start = np.unique(new.process, return_index=True)
-        stops = np.append(start[1:], len(new))
-        for process, at, stop in zip(
-            processes.tolist(), start.tolist(), stops.tolist(), strict=True
-        ):
-            head = self.state.heads.get(process, Head())
-            sends = np.flatnonzero(new.kind[at:stop] == SEND)
-            self.state.heads[process] = Head(
-                position=int(new.position[stop - 1]) + 1,
-                number=int(new.number[at + sends[-1]]) + 1 if len(sends) else head.number,
-                time_ns=int(new.time_ns[stop - 1]),
-                ended=head.ended or bool(new.kind[stop - 1] == END),
-            )
 
     def _compact(self) -> None:
         """Add up the tallies, and forget the copies that are accounted for."""
@@ -402,20 +500,7 @@ class LiveRun:
         return [row for row in stray if row["source"] not in silent or row["time_ns"] >= oldest]
 
     def _settle(self, settings: RunSettings) -> Settled:
-        heads = sorted(self.state.heads.items())
-        stretches = pa.table(
-            [
-                pa.array([TIME_MIN] * len(heads), pa.int64()),
-                pa.array([process for process, _ in heads], pa.int64()),
-                pa.array([0] * len(heads), pa.int64()),
-                pa.array([head.position - 1 for _, head in heads], pa.int64()),
-                pa.array([0 if head.number else -1 for _, head in heads], pa.int64()),
-                pa.array([head.number - 1 for _, head in heads], pa.int64()),
-                pa.array([head.ended for _, head in heads], pa.bool_()),
-                pa.array([True] * len(heads), pa.bool_()),
-            ],
-            schema=STRETCHES,
-        )
+        stretches = stretches_of(self.state.heads, self.state.past)
         spent = {
             (int(source), int(process)): count
             for pair, count in self.state.spent.items()

@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 import pytest
+from random_domains import SECONDS, S, trio
 
-from orderwire.trace.discovery_events import SILENT, DiscoveryTimeline
-from orderwire.trace.events import NO_ORDER, DiscoveryRun, Event, EventKind, RunSettings
+from orderwire.trace.discovery_events import DiscoveryTimeline
+from orderwire.trace.events import Event, EventKind, RunSettings
 from orderwire.trace.reader import write_trace
 from orderwire.trace.schema import events_from_table, table_from_events
 from orderwire.verify.audit import AuditOptions, audit
@@ -23,8 +24,6 @@ from orderwire.verify.synthetic import SyntheticSettings, synthetic_table
 from orderwire.verify.verdict import Verdict
 
 SMALL = DomainSettings(participants=7, crash_ratio=0.3, leave_ratio=0.3, heartbeats=1, seed=2)
-S = 1_000_000_000
-PROMISE = DiscoveryRun(fail_ns=6 * S, settle_ns=10 * S, margin_ns=S)
 
 
 def verdicts(report: Report) -> dict[str, Verdict]:
@@ -92,26 +91,6 @@ def test_a_broken_twin_is_rejected(faults: DomainFaults, kinds: set[str], check:
     assert set(found) == kinds
     domain = Definitions(events_from_table(table), SMALL.run_settings())
     assert found == Counter(finding.kind for finding in domain.findings())
-
-
-def trio() -> tuple[list[Event], list[DiscoveryTimeline]]:
-    """Three participants that know each other; the third crashes and is forgotten."""
-    events: list[Event] = []
-    run = RunSettings(algorithm=NO_ORDER, members=3, discovery=PROMISE)
-    lines = [DiscoveryTimeline("run", process, events.append) for process in range(3)]
-    for line in lines:
-        line.start(run, 0)
-        line.boot(1)
-        line.adopt(2, peer_id=10 + line.process, incarnation=1 + line.process, version=1)
-        for other in range(3):
-            if other != line.process:
-                line.learn(3, peer_id=10 + other, incarnation=1 + other, version=1, age_ns=0)
-    lines[2].gone(20 * S)
-    for line in lines[:2]:
-        line.expire(26 * S, peer_id=12, incarnation=3, reason=SILENT, age_ns=6 * S)
-    for line in lines:
-        line.end(40 * S)
-    return events, lines
 
 
 def replaced(at: Callable[[Event], bool], **fields: object) -> Callable[[list[Event]], list[Event]]:
@@ -314,7 +293,7 @@ def test_order_and_discovery_in_one_run_are_both_judged() -> None:
 
 def mix(events: list[Event]) -> list[Event]:
     """Let process 0 send a message to process 1 just before they end."""
-    run = RunSettings(algorithm="fifo", members=3, discovery=PROMISE)
+    run = RunSettings(algorithm="fifo", members=3, discovery=SECONDS)
     detail = msgspec.json.encode(run).decode()
     message = {"source": 0, "number": 0, "stamp_ns": 30 * S}
     mixed: list[Event] = []
