@@ -78,6 +78,7 @@ def test_sdp_takes_as_long_as_published(
 
 
 @pytest.mark.paper("S002:tab.2")
+@pytest.mark.paper("S002:dec.2")
 def test_150_megabytes_of_queue_would_lose_nothing() -> None:
     """[S002:tab.2] With the queue that Table 2 prints SDP is done at once, so it is not meant."""
     lan = LanSettings(host_queue_bytes=150_000_000, switch_queue_bytes=150_000_000)
@@ -135,6 +136,7 @@ def test_what_the_tens_of_seconds_hang_on(expected_s: float, options: dict[str, 
     assert longest_s == pytest.approx(expected_s, rel=0.15)
 
 
+@pytest.mark.paper("S002:dec.5")
 @pytest.mark.slow
 def test_nacks_of_256_numbers_take_about_half_as_long() -> None:
     """The specification has 13.0 s; ours hangs on whether the HEARTBEAT behind the data finds room.
@@ -148,6 +150,14 @@ def test_nacks_of_256_numbers_take_about_half_as_long() -> None:
     assert run("1-3", sdp=changed(windows, heartbeat_bytes=68)).max_s < 0.8 * longest_s
 
 
+@pytest.mark.paper("S002:dec.3")
+@pytest.mark.slow
+def test_lock_step_takes_longer_than_expected() -> None:
+    """All at the same nanosecond: 16 participants need 12.4 to 13.3 s, where 10.4 are expected."""
+    in_step = changed(announcement_jitter_ns=0)
+    assert fmean(run("1-2", seed, sdp=in_step).max_s for seed in (1, 2, 3)) > 1.15 * 10.4
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("bits_per_s", [10_000_000, 1_000_000_000, 10_000_000_000])
 def test_bandwidth_hardly_matters(bits_per_s: int) -> None:
@@ -159,12 +169,31 @@ def test_bandwidth_hardly_matters(bits_per_s: int) -> None:
 MODERN_LAN = LanSettings(bits_per_s=1_000_000_000, service_ns=20_000, receive_buffer=277)
 
 
+@pytest.mark.paper("S002:dec.6")
 @pytest.mark.slow
-def test_a_modern_sdp_needs_a_few_repair_periods() -> None:
-    """1 Gbit/s, a sender that waits, 20 µs and 277 datagrams a receiver: a few P, 63 %."""
-    result = run("1-4", sdp=MODERN, lan=MODERN_LAN)
-    assert 2.0 < result.max_s < 4.0
-    assert result.reception_ratio == pytest.approx(0.63, rel=0.1)
+@pytest.mark.parametrize(
+    ("repair_s", "service_us", "buffer", "limits_s", "expected_s"),
+    [
+        (1, 20, 277, (2.0, 4.0), 3.3),
+        (3, 20, 277, (6.0, 12.0), 7.2),
+        (1, 100, 277, (2.5, 6.0), 9.9),
+        (1, 100, 2_770, (1.5, 3.0), 5.9),
+    ],
+)
+def test_a_modern_sdp_needs_a_few_repair_periods(
+    repair_s: int, service_us: int, buffer: int, limits_s: tuple[float, float], expected_s: float
+) -> None:
+    """1 Gbit/s, a sender that waits, 20 µs and 277 datagrams a receiver: a few P, 63 %.
+
+    The limits are ours: with slower receivers the specification's run, of whose rules these four
+    times are all we know, takes two to three times as long.
+    """
+    lan = msgspec.structs.replace(MODERN_LAN, service_ns=service_us * 1_000, receive_buffer=buffer)
+    result = run("1-4", sdp=changed(MODERN, repair_ns=repair_s * S), lan=lan)
+    assert limits_s[0] < result.max_s < limits_s[1]
+    assert 1 / 3 < result.max_s / expected_s < 4 / 3
+    if service_us == 20:
+        assert result.reception_ratio == pytest.approx(0.63, rel=0.1)
 
 
 @pytest.mark.slow
@@ -174,6 +203,7 @@ def test_a_modern_sdp_at_100_mbit_is_done_in_a_second() -> None:
     assert run("1-4", sdp=MODERN, lan=lan).max_s == pytest.approx(1.0, rel=0.25)
 
 
+@pytest.mark.paper("S002:dec.7")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("topics", "exponent", "expected_s"),

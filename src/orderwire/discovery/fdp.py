@@ -280,7 +280,7 @@ class FdpNode(Node):
             return effects
         if exchange.joining and not self.broadcasts.own_joins:
             exchange.joining = False
-            if self._mechanisms.members:  # Whoever joins beside us needs about as long as we did.
+            if self._mechanisms.members:  # Whoever joins beside us takes as long. [S002:dec.8]
                 wait_ns = min(self.settings.pull_ns, now - self._joined_at)
                 exchange.want_contacts(Instant(now + wait_ns))
         exchange.arm()

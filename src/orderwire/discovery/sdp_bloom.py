@@ -2,7 +2,8 @@
 
 Source: [S002:sec.2], after Sánchez-Monedero et al., as their abstract and the paper sum it up.
 A participant looks its own interests up in the filter of each peer and requests only the keys
-that are in it; the peer sends these endpoints, and repairs them as SDP does.
+that are in it; the peer sends these endpoints, and repairs them as SDP does.  What the summary
+leaves open is ours.  [S002:dec.7]
 """
 
 from collections.abc import Sequence

@@ -24,7 +24,8 @@ class SdpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """… and how far apart afterwards."""
     announcement_jitter_ns: int = ms(1)
     """The first one waits for a random part of this: hosts are never in step to the microsecond.
-    In lock-step all send to one peer after the other, and its port drops a third of it."""
+    In lock-step all send to one peer after the other, and its port drops a third of it.
+    [S002:dec.3]"""
     lease_ns: int = ms(100_000)
     """A participant that was not announced for so long is gone."""
     reply: Literal["none", "at once", "jittered"] = "jittered"
@@ -36,7 +37,7 @@ class SdpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """How many jittered answers follow the newest meeting, since any may be lost."""
     repair_ns: int = ms(1_000)
     """P: how often a writer sends a HEARTBEAT to peers that lack data; the first time between
-    one and two P after the start."""
+    one and two P after the start.  [S002:dec.4]"""
     acknowledge_each: bool = True
     """Acknowledge every datum, as the paper has it; otherwise HEARTBEATs only."""
     nack_numbers_max: int | None = None
@@ -55,12 +56,12 @@ class SdpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Payload of one endpoint in a datagram of its own: 196 bytes on the wire."""
     heartbeat_bytes: int = 130
     """Payload of a HEARTBEAT, in the paper's network as large as data.  It matters when one
-    follows the data: what is smaller still finds room in a full queue."""
+    follows the data: what is smaller still finds room in a full queue.  [S002:dec.5]"""
 
 
 PAPER = SdpSettings()
 """What reproduces the published times: all at once into a queue that overflows, repair each
-second."""
+second.  [S002:dec.2]"""
 
 MODERN = SdpSettings(
     acknowledge_each=False,
@@ -70,7 +71,7 @@ MODERN = SdpSettings(
     endpoint_bytes=250,
     heartbeat_bytes=HEARTBEAT_BYTES,
 )
-"""What a present implementation does."""
+"""What a present implementation does.  [S002:dec.6]"""
 
 VENDORS = {
     "rtps": msgspec.structs.replace(

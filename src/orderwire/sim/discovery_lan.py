@@ -90,7 +90,7 @@ class DiscoveryScenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     endpoint_bytes: int = ENDPOINT_BYTES
     """L_E: 80 in the paper, 9 when MAPs are compact."""
     start_window_ns: int = ms(550)
-    """Starts are spread over this, uniformly."""
+    """Starts are spread over this, uniformly.  [S002:dec.10]"""
     ids: Ids = Ids.RANDOM
     id_space: int = 0
     """0 is the least power of two that holds all."""

@@ -4,7 +4,7 @@ A window of 64 kB, ten segments at first, no SACK: after three duplicate acknowl
 segment is sent again, and a partial acknowledgement shows the next hole (NewReno).  A time-out is
 at least 200 ms, doubles, and goes back to the first byte that is not acknowledged.  The handshake
 is the first round trip that is measured, as in present systems: where an application opens many
-connections at once and then fills its own queue, the first time-outs are needless.
+connections at once and then fills its own queue, the first time-outs are needless.  [S002:dec.9]
 """
 
 from bisect import insort

@@ -194,7 +194,10 @@ def test_members_outside_the_id_space_are_nobody() -> None:
 
 
 def test_contacts_without_a_map_are_asked_when_all_have_answered() -> None:
-    """[R9] … 50 ms later, and again every second, five times; then anti-entropy goes on."""
+    """[R9] … 50 ms later, and again every second, five times; then anti-entropy goes on.
+
+    A join that takes less waits as long again: what joined beside it takes as long. [S002:dec.8]
+    """
     driven = Driven(pull_ns=ms(50))
     joins = [join for _, join in posts(driven.grant(5, 9), Join)]
     driven.node.receive("a5", driven.ack(joins[0]), T0)
@@ -203,6 +206,11 @@ def test_contacts_without_a_map_are_asked_when_all_have_answered() -> None:
     assert posts(driven.wake_at(ms(109)), Pull) == []
     assert posts(driven.wake_at(ms(110)), Pull) == [("a5", Pull(5, ME, (Have(5, 45, 0),)))]
     assert len(posts(driven.wake_at(ms(5_000)), Pull)) == 4
+    driven = Driven(pull_ns=ms(50))
+    for _, join in posts(driven.grant(5, 9), Join):
+        driven.node.receive(f"a{join.to}", driven.ack(join), Instant(ms(2)))
+    assert posts(driven.wake_at(ms(4) - 1), Pull) == []
+    assert len(posts(driven.wake_at(ms(4)), Pull)) == 2
 
 
 def test_a_report_covers_the_range_and_the_gap_but_not_what_is_held() -> None:

@@ -128,7 +128,7 @@ def test_a_host_that_is_down_refuses_and_a_new_process_accepts(model: str) -> No
 
 
 def test_the_handshake_is_the_first_round_trip_so_a_full_queue_of_ones_own_is_a_time_out() -> None:
-    """40 windows of ten segments are 0.5 s at 10 Mbit/s; the handshakes took a millisecond each."""
+    """[S002:dec.9] 40 windows of ten segments are 0.5 s at 10 Mbit/s, the handshakes a few ms."""
     bench = Bench("segments", hosts=41, bits_per_s=10_000_000)
     for to in range(1, 41):
         bench.lan.send_stream(0, to, 10 * MSS_BYTES, to)
