@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from orderwire.aio.addresses import PORT_MAX, is_loopback, resolved, split_address
-from orderwire.aio.discovery_host import DiscoveryHost
+from orderwire.aio.clock import GroupClock
+from orderwire.aio.discovery_host import DiscoveryHost, monotonic_now
 from orderwire.aio.discovery_tls import Credentials
 from orderwire.aio.discovery_transport import DiscoveryTransport
 from orderwire.aio.endpoint import Address
@@ -54,12 +55,18 @@ from orderwire.kernel import (
     RemoteProtocolError,
 )
 from orderwire.participant.backbone import Backbone, Backbones
+from orderwire.participant.discovery_trace import (
+    DiscoveryJournal,
+    DiscoveryRecorder,
+    run_settings,
+)
 from orderwire.participant.foreign import Foreigners
 from orderwire.participant.peers import DATA, Offers, Peer, address_of, entrance_text, means
 from orderwire.participant.samples import DiscoveryCounters
 
 if TYPE_CHECKING:
     from orderwire.aio.discovery_zookeeper import ZookeeperBootstrap
+    from orderwire.trace.sinks import Sink
 
 _LOG = logging.getLogger(__name__)
 
@@ -146,12 +153,17 @@ class Discovering:
         found: Callable[[Peer], None],
         lost: Callable[[ProcessId], None],
         failed: Callable[[str], None],
+        traced: bool = False,
     ) -> None:
+        """`traced` keeps what happens until `trace` says where it is recorded."""
         self._name = name
         self._settings = settings
         self._found = found
         self._lost = lost
         self._failed = failed
+        self._traced = traced
+        self._recorder: DiscoveryRecorder | None = None
+        self._journal: DiscoveryJournal | None = None
         self._guid = uuid.uuid4().hex
         self._loop = asyncio.get_running_loop()
         self._host: DiscoveryHost[Command, Any] | None = None
@@ -276,6 +288,8 @@ class Discovering:
                 unreachable=lambda address: Unreachable(address=address),
             )
         self._host = host
+        if self._traced:
+            host.record = self._recorder = DiscoveryRecorder(core, host.now)
         return host
 
     def _entrance(
@@ -316,6 +330,8 @@ class Discovering:
             return
         if self._zookeeper is not None:
             await self._zookeeper.close()  # first, so that newcomers do not hear of us
+        if self._recorder is not None:
+            self._recorder.leaving(host.now)
         try:
             host.submit(End())
             async with asyncio.timeout(self._settings.discovery.leave_ns / NS_PER_S + 1):
@@ -323,6 +339,37 @@ class Discovering:
         except (TimeoutError, LocalProtocolError):
             _LOG.debug("%s left without an answer", self._name)
         await host.close()
+        if self._journal is not None:
+            self._journal.close(host.now)
+
+    def trace(self, run: str, sink: "Sink", clock: GroupClock, *, timer_slack_ns: int) -> None:
+        """Record in this sink what has happened and will happen, as the run `RUN/discovery`."""
+        host, core, recorder = self._host, self._core, self._recorder
+        assert host is not None
+        assert core is not None
+        assert recorder is not None
+        assert self.id is not None
+        settings = run_settings(
+            self._settings.discovery,
+            members=core.roster.id_space,
+            one_machine=self.on_one_machine,
+            timer_slack_ns=timer_slack_ns,
+        )
+        ahead_ns = clock.now() - monotonic_now()
+        self._journal = DiscoveryJournal(run, sink, settings, ahead_ns, recorder)
+        self._journal.begin(self.id, recorder.began)
+        self._journal.flush()
+
+    def trace_gone(self, member: ProcessId) -> None:
+        """Record that this member was killed: it cannot say so itself."""
+        if self._journal is not None:
+            assert self._host is not None
+            self._journal.gone(self._host.now, member)
+
+    def flush_trace(self) -> None:
+        """Hand the events that wait to the sink."""
+        if self._journal is not None:
+            self._journal.flush()
 
     @property
     def listens(self) -> str:
@@ -402,10 +449,15 @@ class Discovering:
             self._timer = None
         if self._host is not None and not self._gone.is_set():
             self._host.submit(Change(map=self._own_map()))
+            if self._recorder is not None:
+                self._recorder.changed(self._host.now)
 
     # -- what the others offer --------------------------------------------------------------
 
     def _tell(self, indication: object) -> None:
+        if self._recorder is not None:
+            assert self._host is not None
+            self._record(self._recorder, indication, self._host.now)
         if isinstance(indication, Joined):
             self._adopted(indication)
         elif isinstance(indication, Learnt):
@@ -431,6 +483,11 @@ class Discovering:
             self.foreign.tell(None, indication.entries)
         elif self.backbones is not None:
             self.backbones.note(indication)
+
+    def _record(self, recorder: DiscoveryRecorder, indication: object, now: int) -> None:
+        if isinstance(indication, Joined) and self._journal is not None:
+            self._journal.begin(indication.id, now)  # it has lost its id: another participant
+        recorder.told(now, indication)
 
     def _submit(self, command: Granted | Meet) -> None:
         assert self._host is not None

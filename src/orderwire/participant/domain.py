@@ -41,6 +41,7 @@ from orderwire.participant.qos import Order
 from orderwire.participant.reader import Reader
 from orderwire.participant.samples import Counters, Sample, Written
 from orderwire.participant.writer import DATA_BYTES_MAX
+from orderwire.trace.discovery_events import DiscoveryTimeline
 from orderwire.trace.events import RunSettings
 
 if TYPE_CHECKING:
@@ -108,8 +109,13 @@ class Domain:
         self._warned: set[ProcessId] = set()
         """Members whose clocks are far ahead of ours."""
 
-    def trace(self, run: str, sink: "Sink", *, one_clock: bool, timer_slack_ns: int) -> None:
-        """Record what happens from now on, as the run `run/domain`."""
+    def trace(
+        self, run: str, sink: "Sink", *, one_clock: bool, timer_slack_ns: int, found: bool
+    ) -> None:
+        """Record what happens from now on, as the run `run/domain`.
+
+        `found`: members find each other, so that not every id is somebody's.
+        """
         from orderwire.trace.writer import Tracer  # imports Arrow
 
         settings = RunSettings(
@@ -119,6 +125,7 @@ class Domain:
             epsilon_ns=self.order.epsilon_ns,
             clock="shared" if one_clock else "local",
             timer_slack_ns=timer_slack_ns,
+            open=True if found else msgspec.UNSET,
         )
         self._tracer = Tracer(
             f"{run}/{self.order.label}", self._me, sink, settings, self.clock.now()
@@ -221,6 +228,12 @@ class Domain:
         """This reader was closed."""
         with contextlib.suppress(ValueError):
             self.readers.remove(reader)
+
+    def trace_gone(self, member: ProcessId) -> None:
+        """Record that this member was killed: it cannot say so itself."""
+        if self._tracer is not None:
+            self._traced_at = max(self._traced_at, self.clock.now())
+            DiscoveryTimeline.on(self._tracer).gone(self._traced_at, process=member)
 
     def flush_trace(self) -> None:
         """Hand the events that wait to the sink."""

@@ -16,6 +16,7 @@ from orderwire.discovery.maps import EndpointData, EndpointKind
 from orderwire.kernel import NS_PER_S, LocalProtocolError, ProcessId, RemoteProtocolError
 from orderwire.participant.backbone import Backbone, GatewayState, checked
 from orderwire.participant.discovering import JOIN_S, Discovering, DomainSettings
+from orderwire.participant.discovery_trace import DISCOVERY_RUN
 from orderwire.participant.domain import Domain, channel_number
 from orderwire.participant.drops import Dropped, DropWatch
 from orderwire.participant.inputs import InputRecorder
@@ -168,6 +169,7 @@ class Participant:
                 found=self._found,
                 lost=self._lost,
                 failed=self._failed,
+                traced=self._trace is not None,
             )
             await discovering.open()
             assert discovering.id is not None
@@ -204,6 +206,11 @@ class Participant:
                 self._inputs = InputRecorder(self._record, self.name)
             if self._trace is not None:
                 self._sink = self._trace.open(self.name)
+                if discovering is not None:
+                    slack_ns = self._trace.timer_slack_ns
+                    discovering.trace(
+                        self._trace.run, self._sink, endpoint.clock, timer_slack_ns=slack_ns
+                    )
         except BaseException:
             await endpoint.close()
             if discovering is not None:
@@ -394,6 +401,19 @@ class Participant:
         if self._drops is not None:
             self._drops.look()
 
+    def trace_gone(self, member: ProcessId) -> None:
+        """Write into the trace that the member with this id was killed, which it cannot say itself.
+
+        Whoever knows should: an audit counts the trace of a member that is gone as whole, as far as
+        it goes.  Raises LocalProtocolError without a trace, and in a listed group.
+        """
+        self._opened()
+        if self._trace is None:
+            raise LocalProtocolError(f"{self.name!r} has no trace to write in: give it trace=…")
+        self._domain_of_others().trace_gone(member)
+        for domain in self._domains.values():
+            domain.trace_gone(member)
+
     # What is known.
 
     @property
@@ -515,6 +535,11 @@ class Participant:
                         f"{order.key} and {other} happen to fall on the same channel: give one of"
                         " them another domain='…'"
                     )
+            if order.label == DISCOVERY_RUN and isinstance(self._members, Discovering):
+                raise LocalProtocolError(
+                    f"domain={DISCOVERY_RUN!r} is what the trace calls the run of discovery: give"
+                    " the ordering domain another name"
+                )
             if self._quiet is not None and order.quiet_ns:
                 self._quiet.begin(order.key, order.quiet_ns)
             domain = Domain(
@@ -530,6 +555,7 @@ class Participant:
                     self._sink,
                     one_clock=one_machine,
                     timer_slack_ns=self._trace.timer_slack_ns,
+                    found=isinstance(self._members, Discovering),
                 )
         return domain
 
@@ -601,6 +627,8 @@ class Participant:
         try:
             for domain in self._domains.values():
                 domain.flush_trace()
+            if isinstance(self._members, Discovering):
+                self._members.flush_trace()
         except (TraceError, OSError) as error:
             _LOG.error("%s", error)  # and again, as an exception, when the participant is closed
         self._arm_flush()

@@ -15,7 +15,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Where a participant records what it sent, delivered and discarded.
 
     Exactly one of `path`, `brokers` and `sink` is given.  All participants of a run name the same
-    `run`; each ordering domain becomes a run of its own, `run/domain`.
+    `run`; each ordering domain becomes a run of its own, `run/domain`.  Members that find each
+    other record their discovery too, as `run/discovery`.
     """
 
     run: str
