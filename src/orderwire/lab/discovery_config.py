@@ -1,10 +1,12 @@
 """The parameters of one run of a discovery protocol, flat, and the run itself."""
 
 from collections.abc import Mapping
+from typing import Any, get_args
 
 import msgspec
 from msgspec.structs import replace
 
+from orderwire.discovery.messages import Message
 from orderwire.discovery.sdp_settings import MODERN, PAPER, VENDORS, SdpSettings
 from orderwire.discovery.settings import FEW_MESSAGES, DiscoverySettings
 from orderwire.kernel import NS_PER_S
@@ -69,6 +71,18 @@ class DiscoveryConfig(
     """Queue of a port of the switch, for datagrams; 0 = no limit."""
     repair_s: float = 0.0
     """SDP's P; 0 = the protocol's own."""
+    payload_bytes: int = 0
+    """Of one datum of SDP; 0 = the protocol's own."""
+    per_datagram: int = 1
+    """Endpoints in one datum of SDP."""
+    acknowledge_each: bool | None = None
+    """Whether SDP acknowledges every datum; None = as the protocol does."""
+    nack_numbers: int = 0
+    """Most numbers of one ACKNACK, and a HEARTBEAT behind the data; 0 = the protocol's own."""
+    service_us: float = 0.0
+    """What a datagram costs a receiver of SDP; 0 = the protocol's own."""
+    receive_buffer: int = 0
+    """Datagrams that wait at such a receiver; 0 = the protocol's own."""
     topics: int = 2_000
     """For SDPBloom."""
     zipf: float = 0.0
@@ -144,26 +158,37 @@ class DiscoveryConfig(
         return _of_discovery(run_discovery(scenario, seed))
 
     def _sdp(self) -> SdpScenario:
-        modern = self.algorithm in SDP and not SDP[self.algorithm].acknowledge_each
         settings = SDP.get(self.algorithm, PAPER)
-        if self.repair_s:
-            settings = replace(settings, repair_ns=round(self.repair_s * 1e9))
+        modern = self.algorithm in SDP and not settings.acknowledge_each
         lan = LanSettings(
             bits_per_s=round(self.mbit * 1e6),
             host_queue_bytes=round(self.queue_kb * 1_000) or None,
             switch_queue_bytes=round(self.port_kb * 1_000) or None,
-            service_ns=MODERN_SERVICE_NS if modern else 0,
-            receive_buffer=MODERN_BUFFER if modern else None,
+            service_ns=round(self.service_us * 1_000) or (MODERN_SERVICE_NS if modern else 0),
+            receive_buffer=self.receive_buffer or (MODERN_BUFFER if modern else None),
         )
         bloom = self.algorithm == BLOOM
         return SdpScenario(
             population=self.population(),
-            sdp=settings,
+            sdp=self._changed(settings),
             lan=lan,
             topics=TopicSettings(topics=self.topics, zipf_exponent=self.zipf) if bloom else None,
             start_window_ns=round(self.window_s * 1e9) if self.sdp_window else 0,
             until_ns=round(self.until_s * 1e9),
         )
+
+    def _changed(self, settings: SdpSettings) -> SdpSettings:
+        """Return the protocol's settings with what differs here."""
+        changes: dict[str, Any] = {"endpoints_per_datagram": self.per_datagram}
+        if self.repair_s:
+            changes["repair_ns"] = round(self.repair_s * 1e9)
+        if self.payload_bytes:
+            changes["endpoint_bytes"] = self.payload_bytes
+        if self.acknowledge_each is not None:
+            changes["acknowledge_each"] = self.acknowledge_each
+        if self.nack_numbers:
+            changes |= {"nack_numbers_max": self.nack_numbers, "follow_up": True}
+        return replace(settings, **changes)
 
     def _scenario(self) -> DiscoveryScenario:
         settings = FEW_MESSAGES if self.gossip else DiscoverySettings()
@@ -219,5 +244,6 @@ def _of_discovery(result: DiscoveryResult) -> dict[str, float]:
         "hops_max": float(max(result.hops, default=0)),
     }
     found |= {f"hop{hop}": float(result.hops.get(hop, 0)) for hop in range(1, HOPS_SHOWN_MAX + 1)}
-    found |= {f"kb_{kind}": size / 1e3 for kind, size in sorted(result.kind_bytes.items())}
+    kinds = dict.fromkeys((kind.__name__ for kind in get_args(Message)), 0) | result.kind_bytes
+    found |= {f"kb_{kind}": size / 1e3 for kind, size in sorted(kinds.items())}
     return found

@@ -75,6 +75,28 @@ def test_every_protocol_measures_what_figures_show(algorithm: str) -> None:
     assert 0 < found["p50_s"] < found["max_s"]
     if algorithm not in SDP and algorithm != "sdp-bloom":
         assert found["connections"] > 8
+        assert {"kb_Maps", "kb_Pull"} <= found.keys()  # Also where nothing was asked for.
+
+
+@pytest.mark.slow
+def test_what_sdp_hangs_on_can_be_set() -> None:
+    def run(**parameters: object) -> dict[str, float]:
+        given = {"algorithm": "sdp-paper", "participants": 8, **parameters}
+        return msgspec.convert(given, DiscoveryConfig).measure(1)
+
+    base = run()
+    assert run(repair_s=0.5)["max_s"] < 0.6 * base["max_s"]
+    assert run(payload_bytes=260)["max_s"] > base["max_s"]
+    assert run(per_datagram=8)["sent"] < base["sent"] / 2
+    assert run(acknowledge_each=False)["sent"] < base["sent"]
+    assert run(nack_numbers=256)["sent"] < base["sent"]
+    slow = run(algorithm="sdp-modern", mbit=1000, service_us=100)
+    assert (
+        run(algorithm="sdp-modern", mbit=1000, service_us=100, receive_buffer=100_000)[
+            "reception_percent"
+        ]
+        > slow["reception_percent"]
+    )
 
 
 def test_rows_of_both_families_are_told_apart() -> None:
