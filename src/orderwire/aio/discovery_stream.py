@@ -17,7 +17,10 @@ them."""
 _NOTSENT_LOWAT: int | None = getattr(
     socket, "TCP_NOTSENT_LOWAT", 25 if sys.platform == "linux" else None
 )
-"""Not in every Python's socket module."""
+"""Not in every Python's socket module, nor is …"""
+_THIN_LINEAR_TIMEOUTS = 16 if sys.platform == "linux" else None
+"""… TCP_THIN_LINEAR_TIMEOUTS: what is sent again while little is under way waits no longer each
+time."""
 
 
 class StreamOwner(Protocol):
@@ -106,6 +109,8 @@ class DiscoveryStream(asyncio.Protocol):
         tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if _NOTSENT_LOWAT is not None:
             tcp.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, UNSENT_BYTES_MAX)
+        if _THIN_LINEAR_TIMEOUTS is not None:
+            tcp.setsockopt(socket.IPPROTO_TCP, _THIN_LINEAR_TIMEOUTS, 1)
         watch_silence(tcp, self._silence_s)
         self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX, low=UNSENT_BYTES_MAX // 4)
         self.opened = self.used = self._progressed = self._now()

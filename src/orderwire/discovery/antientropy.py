@@ -16,7 +16,7 @@ from orderwire.kernel import Instant, probe
 SYNC = "sync"
 """Name of the timer."""
 NEWS_FACTOR = 0.1
-"""It is ten times as fast after joining and on news."""
+"""It is ten times as fast once joined and on news; while joining all is news, and on its way."""
 PROBE_SHARE = 1 / 8
 """How often the last address of an expired participant is tried."""
 SEED_SHARE = 1 / 5
@@ -49,9 +49,9 @@ class AntiEntropy:
         self._met_seed = False
 
     def begin(self, now: Instant) -> None:
-        """Start, fast."""
+        """Start, or start anew once joined: fast, unless answers to the JOIN are outstanding."""
         if self._mechanisms.ae:
-            self._pace = NEWS_FACTOR
+            self._pace = 1.0 if self._exchange.joining else NEWS_FACTOR
             self._schedule(now)
 
     def _schedule(self, now: Instant) -> None:
@@ -62,7 +62,8 @@ class AntiEntropy:
     def due(self, now: Instant) -> DiscoveryEffects:
         """Compare all headers with one other participant."""
         news, self._exchange.news = self._exchange.news, False
-        self._pace = NEWS_FACTOR if news else min(1.0, 2 * self._pace)
+        fast = news and not self._exchange.joining
+        self._pace = NEWS_FACTOR if fast else min(1.0, 2 * self._pace)
         self._schedule(now)
         partner = self._partner()
         if partner is None:
@@ -109,8 +110,7 @@ class AntiEntropy:
         roster = self._roster
         assert roster.me is not None
         told = {row.id: row for row in message.rows}
-        for row in message.rows:
-            self._exchange.merge(row, source, now)
+        self._exchange.merge_all(message.rows, source, now)
         own = self._own.row()
         mine = [own] if _newer(own, told.get(own.id)) else []
         for entry in roster.entries.values():
@@ -126,8 +126,7 @@ class AntiEntropy:
         self._note_seed(source)
         roster, exchange = self._roster, self._exchange
         assert roster.me is not None
-        for row in message.rows:
-            exchange.merge(row, source, now)
+        exchange.merge_all(message.rows, source, now)
         effects: DiscoveryEffects = []
         if message.want:
             effects += exchange.on_pull(source, message.frm, message.want, now)

@@ -45,7 +45,7 @@ class Exchange:
 
     # -- learning ---------------------------------------------------------------------------
 
-    def merge(self, row: Row, via: Address, now: Instant) -> None:
+    def merge(self, row: Row, via: Address, now: Instant, wait_ns: int = 0) -> None:
         """Take a header; want the MAP if it tells of a newer one than is held."""
         roster = self._roster
         if roster.merge(row, now) is Merge.NEWS:
@@ -54,7 +54,19 @@ class Exchange:
             return
         entry = roster.entries.get(row.id)
         if entry is not None and entry.inc == row.inc and entry.lacks_map and entry.is_live:
-            self._wants[row.id] = _Want(via, now)
+            self._wants[row.id] = _Want(via, now + wait_ns)
+
+    def merge_all(self, rows: tuple[Row, ...], via: Address, now: Instant) -> None:
+        """Take headers, most of which say nothing new."""
+        entries, versions = self._roster.entries, self._mechanisms.versions
+        for row in rows:
+            entry = entries.get(row.id)
+            if not (entry is None or entry.lacks_map or entry.is_behind(row) or not versions):
+                continue
+            if row.has_map:
+                self.merge(row, via, now)
+            else:  # Who tells of it lacks it too: it may be on its way to both.
+                self.merge(row, row.addr, now, self._settings.pull_ns)
 
     def store(self, row: Row, record: MapRecord, hop: int) -> DiscoveryEffects:
         """Keep a MAP if it is news, and tell the application; its header has been merged."""

@@ -44,6 +44,9 @@ from orderwire.discovery.settings import (
 )
 from orderwire.kernel import Instant, RemoteProtocolError, probe
 
+BUSY_PULLS = 5
+"""A JOIN that takes so many times as long as MAPs are waited for was made by busy machines."""
+
 
 class FdpNode(Node):
     """A participant, and what keeps its MAP and its view exact."""
@@ -272,6 +275,18 @@ class FdpNode(Node):
             effects += self.broadcasts.fail(identity, now)
         return effects
 
+    def _pull_wait_ns(self, took_ns: int) -> int:
+        """How long the joiner waits for MAPs that may be on their way, before it asks.
+
+        Whoever joins beside us needs about as long as we did.  Where that was long the machines are
+        busy: asking each owner by a connection of its own would make it worse, and the others'
+        JOINs and anti-entropy bring most. [decision 0022]
+        """
+        settings = self.settings
+        if took_ns <= BUSY_PULLS * settings.pull_ns:
+            return min(settings.pull_ns, took_ns)
+        return min(took_ns, settings.ask_ns)
+
     def _settle(self, effects: DiscoveryEffects, now: Instant) -> DiscoveryEffects:
         """Act on the end of a join, too."""
         effects = super()._settle(effects, now)
@@ -280,8 +295,8 @@ class FdpNode(Node):
             return effects
         if exchange.joining and not self.broadcasts.own_joins:
             exchange.joining = False
-            if self._mechanisms.members:  # Whoever joins beside us takes as long. [S002:dec.8]
-                wait_ns = min(self.settings.pull_ns, now - self._joined_at)
-                exchange.want_contacts(Instant(now + wait_ns))
+            self._anti_entropy.begin(now)
+            if self._mechanisms.members:
+                exchange.want_contacts(Instant(now + self._pull_wait_ns(now - self._joined_at)))
         exchange.arm()
         return effects

@@ -46,6 +46,15 @@ class Entry:
         """When the newest evidence was made: its arrival minus its age."""
         self.status = status
 
+    def is_behind(self, row: Row) -> bool:
+        """Whether the header may say more than is known."""
+        return (
+            row.hb > self.hb
+            or row.ver > self.ver
+            or row.inc > self.inc
+            or row.status is not Status.LIVE
+        )
+
     @property
     def is_live(self) -> bool:
         """Whether the participant is there, as far as known."""
