@@ -278,7 +278,7 @@ class FdpNode(Node):
     def _pull_wait_ns(self, took_ns: int) -> int:
         """How long the joiner waits for MAPs that may be on their way, before it asks.
 
-        Whoever joins beside us needs about as long as we did.  Where that was long the machines are
+        Whoever joins beside us takes as long [S002:dec.8].  Where that was long the machines are
         busy: asking each owner by a connection of its own would make it worse, and the others'
         JOINs and anti-entropy bring most. [decision 0022]
         """
