@@ -6,6 +6,7 @@ if TYPE_CHECKING:
     from orderwire.participant import (
         Backbone,
         Counters,
+        Credentials,
         DeltaCausal,
         Dropped,
         Fifo,
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
         Unordered,
         Writer,
         Written,
+        ZookeeperAccess,
     )
 
 __all__ = [
     "Backbone",
     "Counters",
+    "Credentials",
     "DeltaCausal",
     "Dropped",
     "Fifo",
@@ -53,6 +56,7 @@ __all__ = [
     "Unordered",
     "Writer",
     "Written",
+    "ZookeeperAccess",
 ]
 
 

@@ -6,18 +6,26 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import Authority
 from loopback import free_members
 
 from orderwire import DeltaCausal, Participant, Topic
 from orderwire.aio.discovery_host import DiscoveryHost, monotonic_now
 from orderwire.aio.discovery_transport import DiscoveryTransport
-from orderwire.aio.zookeeper_server import managed_zookeeper
+from orderwire.aio.zookeeper_access import ZookeeperAccess
+from orderwire.aio.zookeeper_server import (
+    ZookeeperServerSettings,
+    ZookeeperTls,
+    managed_zookeeper,
+)
 from orderwire.discovery.bootstrap import BootstrapServer
 from orderwire.discovery.settings import BootstrapSettings
 from orderwire.kernel import LocalProtocolError
@@ -156,6 +164,34 @@ def everywhere(name: str, bootstrap: str, advertise: str, **more: Any) -> Partic
     """Return a member that listens on all interfaces and is called at one."""
     options = {"listen": "0.0.0.0:0", "insecure": True, "advertise": advertise} | more
     return member(name, bootstrap, **options)
+
+
+@in_a_loop
+async def test_members_find_each_other_through_an_ensemble_with_tls_and_a_user() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        authority = Authority(Path(folder), "zookeeper")
+        server_cert, server_key = authority.issue("server")
+        cert, key = authority.issue("members")
+        tls = ZookeeperTls(cert=server_cert, key=server_key, ca=authority.ca)
+        async with managed_zookeeper(settings=ZookeeperServerSettings(tls=tls)) as zookeeper:
+            access = ZookeeperAccess(ca=authority.ca, cert=cert, key=key, digest="plant:secret")
+            where = f"{zookeeper.address}/plant"
+            parts = [
+                Participant(name, domain=DOMAIN, zookeeper=where, zookeeper_access=access)
+                for name in ("ana", "ben", "carl")
+            ]
+            await meet(parts)
+            user = Path(folder, "user")
+            user.write_text("plant:secret\n")
+            options = [f"--zookeeper-ca={authority.ca}", f"--zookeeper-cert={cert}"]
+            options += [f"--zookeeper-key={key}", f"--zookeeper-user={user}"]
+            shown = shell("--me=eye", f"--zookeeper={where}", "--watch", *options)
+            try:
+                line = await asyncio.to_thread(shown.stdout.readline)  # type: ignore[union-attr]
+                assert json.loads(line)["participants"] == []
+            finally:
+                shown.kill()
+                shown.communicate()
 
 
 @in_a_loop

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from certificates import Authority
 
+from orderwire.aio.zookeeper_access import ZookeeperAccess
 from orderwire.aio.zookeeper_client import (
     ClientSettings,
     NoZnode,
@@ -22,8 +24,12 @@ from orderwire.aio.zookeeper_client import (
     ZookeeperRefused,
     ZookeeperUnavailable,
 )
-from orderwire.aio.zookeeper_server import ZookeeperServerSettings, managed_zookeeper
-from orderwire.kernel import NS_PER_MS
+from orderwire.aio.zookeeper_server import (
+    ZookeeperServerSettings,
+    ZookeeperTls,
+    managed_zookeeper,
+)
+from orderwire.kernel import NS_PER_MS, LocalProtocolError
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(120)]
 
@@ -164,3 +170,83 @@ def test_client_over_one_life_of_a_server(tmp_path: Path) -> None:
 
     asyncio.run(work())
     assert told == [Session.CONNECTED, Session.CONNECTED, Session.SUSPENDED]
+
+
+# kazoo leaves the socket of a handshake that failed to the collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_only_who_has_a_certificate_reaches_an_ensemble_with_tls(tmp_path: Path) -> None:
+    """And the others hear why: no TLS, a CA that is not the server's, no certificate of its CA."""
+    authority, stranger = Authority(tmp_path, "ours"), Authority(tmp_path, "other")
+    server_cert, server_key = authority.issue("server")
+    cert, key = authority.issue("client")
+    other_cert, other_key = stranger.issue("stranger")
+    tls = ZookeeperTls(cert=server_cert, key=server_key, ca=authority.ca)
+    settings = ZookeeperServerSettings(tls=tls)
+
+    async def work() -> None:
+        async with managed_zookeeper(settings=settings) as server:
+            access = ZookeeperAccess(ca=authority.ca, cert=cert, key=key)
+            async with ZookeeperClient(server.address, access=access) as client:
+                await client.ensure("/a/b", b"data")
+                assert (await client.get("/a/b")).data == b"data"
+            for wrong, why in (
+                (None, "we need its CA"),
+                (ZookeeperAccess(ca=stranger.ca, cert=cert, key=key), "CERTIFICATE_VERIFY_FAILED"),
+                (ZookeeperAccess(ca=authority.ca), "no ZooKeeper at"),
+                (
+                    ZookeeperAccess(ca=authority.ca, cert=other_cert, key=other_key),
+                    "no ZooKeeper at",
+                ),
+            ):
+                short = ClientSettings(reply_ns=1_500 * NS_PER_MS)
+                async with ZookeeperClient(server.address, short, access=wrong) as client:
+                    with pytest.raises(ZookeeperUnavailable, match=why):
+                        await client.get("/a/b")
+
+    asyncio.run(work())
+
+
+def test_what_a_user_makes_is_that_users_alone() -> None:
+    async def work() -> None:
+        async with managed_zookeeper() as server:
+            ana, ben = [ZookeeperAccess(digest=f"{name}:secret") for name in ("ana", "ben")]
+            async with ZookeeperClient(f"{server.address}/ana", access=ana) as client:
+                await client.ensure("/a", b"ana's")
+                assert (await client.get("/a")).data == b"ana's"
+            for other in (ben, None):
+                async with ZookeeperClient(f"{server.address}/ana", access=other) as client:
+                    with pytest.raises(ZookeeperRefused, match="another user's"):
+                        await client.get("/a")
+
+    asyncio.run(work())
+
+
+def test_an_ensemble_that_takes_no_more_connections_of_us_is_told() -> None:
+    """ZooKeeper's own limit is 60 of one address; it closes what comes above it without a word."""
+
+    async def work() -> None:
+        async with managed_zookeeper(settings=ZookeeperServerSettings(connections_max=2)) as server:
+            short = ClientSettings(reply_ns=1_500 * NS_PER_MS)
+            async with (
+                ZookeeperClient(server.address) as one,
+                ZookeeperClient(server.address) as two,
+            ):
+                await asyncio.gather(one.ensure("/a"), two.ensure("/b"))
+                async with ZookeeperClient(server.address, short) as third:
+                    with pytest.raises(ZookeeperUnavailable, match="maxClientCnxns"):
+                        await third.get("/a")
+
+    asyncio.run(work())
+
+
+def test_access_that_contradicts_itself_is_refused(tmp_path: Path) -> None:
+    cert, key = Authority(tmp_path, "ca").issue("c")
+    for given, why in (
+        ({"cert": cert}, "needs its key"),
+        ({"cert": cert, "key": key}, "need the ensemble's CA"),
+        ({"ca": tmp_path / "none"}, "there is no file"),
+        ({"ca": key}, "TLS to ZooKeeper"),
+        ({"digest": "nobody"}, "user:password"),
+    ):
+        with pytest.raises(LocalProtocolError, match=why):
+            ZookeeperAccess(**given)  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """Certificates for tests: a CA of a domain, and members of it."""
 
 from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
 from pathlib import Path
 
 from cryptography import x509
@@ -9,6 +10,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from orderwire.aio.discovery_tls import Credentials
+
+LOOPBACK = x509.IPAddress(IPv4Address("127.0.0.1"))
 
 
 class Authority:
@@ -53,6 +56,7 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(today - timedelta(days=1))
             .not_valid_after(today + timedelta(days=30))
+            .add_extension(x509.SubjectAlternativeName([LOOPBACK]), critical=False)
             .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
             .sign(self._key, hashes.SHA256())
         )

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from orderwire.aio.addresses import split_address
+from orderwire.aio.zookeeper_access import ZookeeperAccess
 from orderwire.aio.zookeeper_client import (
     ClientSettings,
     NoZnode,
@@ -68,6 +69,7 @@ class ZookeeperBootstrap:
         wish: int | None = None,
         times: BootstrapTimes | None = None,
         client: ClientSettings | None = None,
+        access: ZookeeperAccess | None = None,
     ) -> None:
         """`address` is where others reach the participant; `id_space` holds for a new domain.
 
@@ -78,7 +80,7 @@ class ZookeeperBootstrap:
             raise LocalProtocolError(f"id_space={id_space} must be from 1 to 2**64")
         if wish is not None and not 0 <= wish < id_space:
             raise LocalProtocolError(f"wish={wish} must be below the id space of {id_space}")
-        self.client = ZookeeperClient(ensemble, client, on_session=self._on_session)
+        self.client = ZookeeperClient(ensemble, client, access=access, on_session=self._on_session)
         self.malformed = 0
         """Znodes that no correct participant makes, each time they were read."""
         self.granted = 0

@@ -22,8 +22,10 @@ from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL
 
 from orderwire.aio.addresses import split_address
+from orderwire.aio.zookeeper_access import ZookeeperAccess
 from orderwire.kernel import NS_PER_MS, NS_PER_S, LocalProtocolError, OrderwireError
 
 _LOG = logging.getLogger(__name__)
@@ -32,6 +34,9 @@ _KAZOO_LOG.setLevel(logging.ERROR)  # It warns at every attempt; we tell when th
 
 SERVERS_MAX = 16
 """Servers of an ensemble that are tried."""
+CLOSED_AT_ONCE = "closed at once"
+_CALL_S = 0.5
+"""How long a server may take to hang up on us, or to be connected to."""
 _STATES_CLOSED = (kazoo_errors.ConnectionClosedError, kazoo_errors.SessionExpiredError)
 
 
@@ -138,6 +143,7 @@ class ZookeeperClient:
         ensemble: str,
         settings: ClientSettings | None = None,
         *,
+        access: ZookeeperAccess | None = None,
         on_session: Callable[[Session], None] | None = None,
     ) -> None:
         """Raises LocalProtocolError when `ensemble` is no address."""
@@ -146,6 +152,8 @@ class ZookeeperClient:
         self.session = Session.LOST
         self.sessions_lost = 0
         """Sessions that have ended: what was made in an earlier one is gone if ephemeral."""
+        self._access = access or ZookeeperAccess()
+        self._heard = _Heard()
         self._on_session = on_session
         self._where = Ensemble.parse(ensemble)
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -170,7 +178,8 @@ class ZookeeperClient:
                 delay=settings.retry_min_ns / NS_PER_S,
                 max_delay=settings.retry_max_ns / NS_PER_S,
             ),
-            logger=_KAZOO_LOG,
+            logger=self._heard.logger,
+            **_options(self._access),
         )
         kazoo.add_listener(partial(self._in_kazoo, kazoo))
         kazoo.start_async()
@@ -249,7 +258,7 @@ class ZookeeperClient:
         except TimeoutError:
             raise ZookeeperUnavailable(
                 f"no ZooKeeper at {self.ensemble} has answered for"
-                f" {self.settings.reply_ns // NS_PER_MS} ms"
+                f" {self.settings.reply_ns // NS_PER_MS} ms{await self._why()}"
             ) from None
         except _STATES_CLOSED:
             raise SessionExpired(f"the session at {self.ensemble} has ended") from None
@@ -259,6 +268,11 @@ class ZookeeperClient:
             raise NoZnode(path) from None
         except kazoo_errors.NodeExistsError:
             raise ZnodeExists(path) from None
+        except (kazoo_errors.AuthFailedError, kazoo_errors.NoAuthError) as error:
+            raise ZookeeperRefused(
+                f"{self.ensemble} refuses {name} of {path} to us: its znodes are another user's, or"
+                " what we are known by is wrong"
+            ) from error
         except kazoo_errors.KazooException as error:
             raise ZookeeperRefused(
                 f"{self.ensemble} refuses {name} of {path}: {type(error).__name__}"
@@ -284,6 +298,21 @@ class ZookeeperClient:
 
         getattr(kazoo, f"{name}_async")(path, *arguments, **options).rawlink(in_kazoo)
         return await done
+
+    async def _why(self) -> str:
+        """Say what is known of why there is no connection."""
+        if self._connected.is_set():
+            return ""
+        asked = [_silent_call(server) for server in self._where.servers]
+        if CLOSED_AT_ONCE in await asyncio.gather(*asked):
+            return (
+                ": a server closes connections at once, as one does that has as many as it takes"
+                " (maxClientCnxns, of one address 60 unless set higher)"
+            )
+        last = self._heard.last
+        if "broken" in last and self._access.ca is None:
+            last += "; if it takes TLS alone, we need its CA"
+        return f": {last}" if last else ""
 
     # -- the session ------------------------------------------------------------------------
 
@@ -322,6 +351,55 @@ class ZookeeperClient:
             self.sessions_lost += 1
         if self._on_session is not None:
             self._on_session(session)
+
+
+def _options(access: ZookeeperAccess) -> dict[str, Any]:
+    """Return access as kazoo's options."""
+    found: dict[str, Any] = {}
+    if access.ca is not None:
+        found |= {"use_ssl": True, "ca": str(access.ca), "check_hostname": access.check_hostname}
+    if access.cert is not None:
+        found |= {"certfile": str(access.cert), "keyfile": str(access.key)}
+    if access.digest is not None:
+        found |= {"auth_data": [("digest", access.digest)], "default_acl": CREATOR_ALL_ACL}
+    return found
+
+
+class _Heard:
+    """What kazoo says when a connection fails; it tries on, and does not raise it."""
+
+    def __init__(self) -> None:
+        self.last = ""
+        self.logger = logging.Logger(_KAZOO_LOG.name, logging.WARNING)
+        handler = logging.Handler()
+        handler.emit = self._emit  # type: ignore[method-assign]
+        self.logger.addHandler(handler)
+
+    def _emit(self, record: logging.LogRecord) -> None:
+        said = record.getMessage()
+        if "CONNECTING" not in said:  # It is what follows from the one before.
+            self.last = said.removeprefix("Connection dropped: ")
+        if record.levelno >= logging.ERROR:
+            _KAZOO_LOG.handle(record)
+
+
+async def _silent_call(server: str) -> str:
+    """Connect, say nothing, and return whether we were hung up on."""
+    host, port = split_address(server)
+    try:
+        async with asyncio.timeout(_CALL_S):
+            reader, writer = await asyncio.open_connection(host, port)
+    except (OSError, TimeoutError):
+        return ""
+    try:
+        async with asyncio.timeout(_CALL_S):
+            return "" if await reader.read(1) else CLOSED_AT_ONCE
+    except TimeoutError:
+        return ""
+    except OSError:
+        return CLOSED_AT_ONCE
+    finally:
+        writer.transport.abort()
 
 
 def _in_thread(work: Callable[..., None], *arguments: Any) -> None:

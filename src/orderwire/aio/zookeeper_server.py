@@ -15,6 +15,7 @@ import logging
 import os
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from types import TracebackType
 import msgspec
 
 from orderwire.aio.addresses import is_loopback, join_address
+from orderwire.aio.discovery_tls import Credentials
 from orderwire.kernel import NS_PER_MS, NS_PER_S, LocalProtocolError
 from orderwire.kernel.java import find_java
 
@@ -42,6 +44,18 @@ JARS = (
     "log4j-core-",
 )
 """How the files begin that the server needs, of the hundreds that Spark installs."""
+TLS_JARS = (
+    "netty-buffer-",
+    "netty-codec-4",
+    "netty-codec-base-",
+    "netty-common-",
+    "netty-handler-4",
+    "netty-resolver-4",
+    "netty-transport-4",
+    "netty-transport-classes-epoll-",
+    "netty-transport-native-unix-common-",
+)
+"""And what it needs for TLS."""
 ATTEMPTS_MAX = 5
 """Free ports tried, should one be taken in the moment between being free and being bound."""
 _PROBE_S = 0.05
@@ -79,6 +93,20 @@ class ZookeeperDidNotStart(OSError):
     """The process ended, or did not serve in time; the message carries what it wrote."""
 
 
+class ZookeeperTls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """PEM files of a server that takes TLS alone, from clients with a certificate of this CA."""
+
+    cert: Path
+    key: Path
+    """In PKCS #8, unencrypted: `BEGIN PRIVATE KEY`."""
+    ca: Path
+
+    def __post_init__(self) -> None:
+        for path in (self.cert, self.key, self.ca):
+            if not path.is_file():
+                raise LocalProtocolError(f"TLS of ZooKeeper: there is no file {path}")
+
+
 class ZookeeperServerSettings(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 ):
@@ -89,6 +117,8 @@ class ZookeeperServerSettings(
     """0: any free one; the server keeps it when it is started again."""
     insecure: bool = False
     """Listen beyond this machine, though nothing is encrypted and nobody authenticated."""
+    tls: ZookeeperTls | None = None
+    """Listen with mutual TLS, and without it nowhere."""
     tick_ms: int = 500
     """Sessions end at a multiple of it."""
     session_ms_min: int = 1_000
@@ -107,11 +137,11 @@ class ZookeeperServerSettings(
     stop_ns: int = 10 * NS_PER_S
 
     def __post_init__(self) -> None:
-        if not (is_loopback(self.host) or self.insecure):
+        if not (is_loopback(self.host) or self.insecure or self.tls is not None):
             raise LocalProtocolError(
-                f"{self.host} is reachable from other machines, and a managed ZooKeeper neither"
-                " encrypts nor authenticates: listen on 127.0.0.1, or say insecure if you trust"
-                " this network"
+                f"{self.host} is reachable from other machines, and without TLS a managed ZooKeeper"
+                " neither encrypts nor authenticates: listen on 127.0.0.1, give it tls, or say"
+                " insecure if you trust this network"
             )
         if not 0 < self.tick_ms <= self.session_ms_min <= self.session_ms_max:
             raise LocalProtocolError(
@@ -138,6 +168,11 @@ class ManagedZookeeper:
         self._given = data
         self._data: Path | None = None
         self._port = settings.port
+        self._probe: ssl.SSLContext | None = None
+        """How the server is asked whether it serves, with TLS."""
+        if settings.tls is not None:
+            files = settings.tls
+            self._probe = Credentials.load(cert=files.cert, key=files.key, ca=files.ca).client
         self._java: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
 
@@ -172,7 +207,7 @@ class ManagedZookeeper:
         if self._java is not None:
             raise LocalProtocolError(f"the ZooKeeper at {self.address} has been started already")
         java, _ = find_java("ZooKeeper")
-        jars = _jars()
+        jars = _jars(JARS + (TLS_JARS if self.settings.tls is not None else ()))
         if self._data is None and self._given is None:
             self._data = Path(tempfile.mkdtemp(prefix="orderwire-zookeeper-"))
         elif self._data is None:
@@ -212,7 +247,10 @@ class ManagedZookeeper:
             if sys.platform != "linux":  # Others let nobody listen where a socket is bound.
                 port.close()
             config = data / "zookeeper.cfg"
-            config.write_text(_configuration(settings, data, port_number))
+            tls: dict[str, object] = {}
+            if settings.tls is not None:
+                tls = _tls_configuration(settings.tls, data, port_number)
+            config.write_text(_configuration(settings, data, port_number, tls))
             (data / "logging.properties").write_text(_LOGGING)
             for old in data.glob("zookeeper.log*"):
                 old.unlink()
@@ -262,7 +300,7 @@ class ManagedZookeeper:
             status = self._java.poll()
             if status is not None:
                 raise ZookeeperDidNotStart(f"ZooKeeper ended with status {status}: {self.said()}")
-            if ours in _asked(self.settings.host, port):
+            if ours in _asked(self.settings.host, port, self._probe):
                 return
             time.sleep(_PROBE_S)
         raise ZookeeperDidNotStart(
@@ -325,12 +363,12 @@ class ManagedZookeeper:
         await asyncio.to_thread(self.stop)
 
 
-def _jars() -> list[Path]:
+def _jars(begins: tuple[str, ...]) -> list[Path]:
     """Return the files to run.  Raises LocalProtocolError when PySpark is not whole."""
     found = importlib.util.find_spec("pyspark")
     places = [] if found is None else list(found.submodule_search_locations or ())
     jars: list[Path] = []
-    for begin in JARS:
+    for begin in begins:
         named = [jar for place in places for jar in Path(place, "jars").glob(f"{begin}*.jar")]
         if not named:
             raise LocalProtocolError(
@@ -341,13 +379,37 @@ def _jars() -> list[Path]:
     return jars
 
 
-def _configuration(settings: ZookeeperServerSettings, data: Path, port: int) -> str:
+def _tls_configuration(tls: ZookeeperTls, data: Path, port: int) -> dict[str, object]:
+    """Return ZooKeeper's settings for TLS; it wants certificate and key in one file."""
+    both = data / "server.pem"
+    descriptor = os.open(both, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(tls.key.read_bytes() + b"\n" + tls.cert.read_bytes())
+    return {
+        "secureClientPort": port,
+        "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+        "ssl.keyStore.location": both,
+        "ssl.keyStore.type": "PEM",
+        "ssl.trustStore.location": tls.ca.resolve(),
+        "ssl.trustStore.type": "PEM",
+        "ssl.clientAuth": "need",
+        "ssl.hostnameVerification": "false",
+        "ssl.protocol": "TLSv1.3",
+        "ssl.enabledProtocols": "TLSv1.3,TLSv1.2",
+    }
+
+
+def _configuration(
+    settings: ZookeeperServerSettings, data: Path, port: int, tls: dict[str, object]
+) -> str:
     """Return ZooKeeper's own settings.  Of its four-letter words only `conf` is answered."""
-    lines = {
+    ports = tls or {"clientPort": port}
+    where = "secureClientPortAddress" if tls else "clientPortAddress"
+    lines: dict[str, object] = {
         "tickTime": settings.tick_ms,
         "dataDir": data,
-        "clientPortAddress": settings.host,
-        "clientPort": port,
+        where: settings.host,
+        **ports,
         "maxClientCnxns": settings.connections_max,
         "maxCnxns": settings.connections_max,
         "minSessionTimeout": settings.session_ms_min,
@@ -397,11 +459,14 @@ def _locked(data: Path) -> Iterator[int]:
         os.close(lock)
 
 
-def _asked(host: str, port: int) -> bytes:
+def _asked(host: str, port: int, tls: ssl.SSLContext | None) -> bytes:
     """Return what the server says of its configuration; nothing when there is no answer."""
     reply = b""
     try:
-        with socket.create_connection((host, port), timeout=1) as connection:
+        with contextlib.ExitStack() as stack:
+            connection = stack.enter_context(socket.create_connection((host, port), timeout=1))
+            if tls is not None:
+                connection = stack.enter_context(tls.wrap_socket(connection))
             connection.sendall(b"conf")
             while len(reply) < _PROBE_BYTES_MAX:
                 piece = connection.recv(_PROBE_BYTES_MAX)

@@ -12,6 +12,7 @@ from orderwire.aio.addresses import PORT_MAX
 from orderwire.cli.gateways import GatewayOptions, gateway_options
 from orderwire.cli.output import progress
 from orderwire.cli.protection import credentials, protected
+from orderwire.cli.zookeeper_options import ZookeeperOptions, zookeeper_options
 from orderwire.ordering.catalog import ALGORITHMS
 from orderwire.participant import (
     DeltaCausal,
@@ -45,6 +46,7 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
     data_port: int
     interest_only: bool
     gateways: GatewayOptions
+    zookeeper_access: ZookeeperOptions
     tls_cert: Path | None
     tls_key: Path | None
     tls_ca: Path | None
@@ -95,6 +97,7 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
                 bootstrap=self.bootstrap,
                 seeds=self.seeds,
                 zookeeper=self.zookeeper,
+                zookeeper_access=self.zookeeper_access.access(),
                 listen=self.listen,
                 advertise=self.advertise,
                 data_port=self.data_port,
@@ -233,11 +236,13 @@ def joins_group(default_order: str | None) -> Callable[[Callable[..., None]], Ca
         def command(**given: Any) -> None:
             own = {name: given.pop(name) for name in GatewayOptions.__struct_fields__}
             given["gateways"] = GatewayOptions(**own)
+            own = {name: given.pop(name) for name in ZookeeperOptions.__struct_fields__}
+            given["zookeeper_access"] = ZookeeperOptions(**own)
             shared = {name: given.pop(name) for name in Joining.__struct_fields__}
             function(Joining(**shared), **given)
 
         for option in reversed(options):
             command = option(command)
-        return gateway_options(protected(command))
+        return gateway_options(zookeeper_options(protected(command)))
 
     return add

@@ -1,6 +1,8 @@
 """The public API, in DDS's words: participants write to topics and read them."""
 
+from orderwire.aio.discovery_tls import Credentials
 from orderwire.aio.impairment import Impairment
+from orderwire.aio.zookeeper_access import ZookeeperAccess
 from orderwire.kernel import LocalProtocolError, OrderwireError
 from orderwire.participant.backbone import Backbone, GatewayState
 from orderwire.participant.drops import Dropped
@@ -17,6 +19,7 @@ __all__ = [
     "DATA_BYTES_MAX",
     "Backbone",
     "Counters",
+    "Credentials",
     "DeltaCausal",
     "Dropped",
     "Fifo",
@@ -38,4 +41,5 @@ __all__ = [
     "Unordered",
     "Writer",
     "Written",
+    "ZookeeperAccess",
 ]

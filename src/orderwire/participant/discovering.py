@@ -22,6 +22,7 @@ from orderwire.aio.discovery_host import DiscoveryHost, monotonic_now
 from orderwire.aio.discovery_tls import Credentials
 from orderwire.aio.discovery_transport import DiscoveryTransport
 from orderwire.aio.endpoint import Address
+from orderwire.aio.zookeeper_access import ZookeeperAccess
 from orderwire.discovery.commands import (
     Change,
     Command,
@@ -93,6 +94,8 @@ class DomainSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """`host:port` of members that are always there, in place of a server."""
     zookeeper: str | None = None
     """`host:port,…` of a ZooKeeper ensemble, maybe with a path, in place of a server."""
+    zookeeper_access: ZookeeperAccess | None = None
+    """TLS and user of that ensemble."""
     listen: str = "127.0.0.1:0"
     """Where discovery listens; data sockets are on the same host.  An IPv4 address."""
     advertise: str | None = None
@@ -123,6 +126,8 @@ class DomainSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
                 f"domain {self.domain!r} with interest_only=True has no gateways: they must know"
                 " all endpoints of their domain"
             )
+        if self.zookeeper_access is not None and self.zookeeper is None:
+            raise LocalProtocolError("zookeeper_access= has no effect without zookeeper=")
         host, _ = split_address(self.listen)
         if ":" in host:
             raise LocalProtocolError(
@@ -274,6 +279,7 @@ class Discovering:
                 self._submit,
                 id_space=settings.group_size,
                 wish=settings.wish,
+                access=settings.zookeeper_access,
             )
         host: DiscoveryHost[Command, Any]
         if self.backbones is not None:

@@ -12,6 +12,7 @@ from orderwire.aio.clock import GroupClock, shared_origin_ns, warn_about_clock
 from orderwire.aio.discovery_tls import Credentials
 from orderwire.aio.endpoint import Endpoint, EndpointSettings
 from orderwire.aio.impairment import Fates, Impairment
+from orderwire.aio.zookeeper_access import ZookeeperAccess
 from orderwire.discovery.maps import EndpointData, EndpointKind
 from orderwire.kernel import NS_PER_S, LocalProtocolError, ProcessId, RemoteProtocolError
 from orderwire.participant.backbone import Backbone, GatewayState, checked
@@ -52,7 +53,8 @@ class Participant:
 
     Either the members find each other: `me` is any name, `domain` the domain's, and `bootstrap` the
     `host:port` of its server (`orderwire bootstrap`), or `seeds` those of members that are always
-    there, or `zookeeper` an ensemble's `host:port,…`; `listen` is where discovery listens;
+    there, or `zookeeper` an ensemble's `host:port,…`, with `zookeeper_access` for TLS and a user of
+    it; `listen` is where discovery listens;
     `advertise` is the host, with or without a port, that others call instead, where `listen` is
     `0.0.0.0` or a container's address; `data_port` is the data sockets', else any free one; `wish`
     is the id that it would like.  Or `members` lists every member's `host:port`, and `me` is the
@@ -82,6 +84,7 @@ class Participant:
         bootstrap: str | None = None,
         seeds: Sequence[str] = (),
         zookeeper: str | None = None,
+        zookeeper_access: ZookeeperAccess | None = None,
         listen: str = "127.0.0.1:0",
         advertise: str | None = None,
         data_port: int = 0,
@@ -121,6 +124,7 @@ class Participant:
                 bootstrap=bootstrap,
                 seeds=tuple(seeds),
                 zookeeper=zookeeper,
+                zookeeper_access=zookeeper_access,
                 listen=listen,
                 advertise=advertise,
                 data_port=data_port,
