@@ -17,6 +17,7 @@ from typing import IO
 import msgspec
 
 from orderwire.kernel.errors import OrderwireError
+from orderwire.kernel.parsing import UNREADABLE
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 15.0
@@ -69,7 +70,7 @@ class BrokerProcess:
         try:
             line = _first_line(process.stdout, seconds)
             address = msgspec.json.decode(line, type=_Listening).listen
-        except (TimeoutError, msgspec.DecodeError) as error:
+        except (TimeoutError, *UNREADABLE) as error:
             process.kill()
             process.wait()
             process.stdout.close()

@@ -22,7 +22,7 @@ from typing import Annotated
 import msgspec
 
 from orderwire.aio.discovery_faults import Fault, PeerFault
-from orderwire.kernel import RemoteProtocolError
+from orderwire.kernel import RemoteProtocolError, parsed
 
 CONTENT_BYTES_MAX = (1 << 16) - 1
 """Longest content of a frame."""
@@ -75,10 +75,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, gc=False):
             raise RemoteProtocolError(
                 f"hello begins with {bytes(content[: len(_MAGIC)])!r}, expected {_MAGIC!r}"
             )
-        try:
-            hello = _hello_decoder.decode(content[len(_MAGIC) :])
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise RemoteProtocolError(f"no hello: {error}") from None
+        hello = parsed(_hello_decoder.decode, content[len(_MAGIC) :], "no hello")
         if hello.version != VERSION:
             raise RemoteProtocolError(f"hello of version {hello.version}, expected {VERSION}")
         return hello

@@ -32,7 +32,7 @@ from orderwire.discovery.commands import Granted, IdWanted, Meet
 from orderwire.discovery.effects import Address
 from orderwire.discovery.messages import Contact
 from orderwire.discovery.settings import ID_SPACE_MAX, MEMBERS_MAX
-from orderwire.kernel import NS_PER_MS, NS_PER_S, LocalProtocolError
+from orderwire.kernel import NS_PER_MS, NS_PER_S, LocalProtocolError, parsed
 
 _LOG = logging.getLogger(__name__)
 
@@ -199,10 +199,8 @@ class ZookeeperBootstrap:
         except NoZnode:
             await self.client.ensure(place, msgspec.json.encode(DomainData(self._id_space)))
             node = await self.client.get(place)
-        try:
-            data = msgspec.json.decode(node.data, type=DomainData)
-        except msgspec.MsgspecError as error:
-            raise _Unusable(f"{place} holds {node.data[:100]!r}: {error}") from None
+        holds = f"{place} holds {node.data[:100]!r}"
+        data = parsed(msgspec.json.Decoder(DomainData).decode, node.data, holds, _Unusable)
         if not 1 <= data.id_space <= self._id_space:
             raise _Unusable(
                 f"{place} is a domain with {data.id_space} ids; expected 1 to {self._id_space}"

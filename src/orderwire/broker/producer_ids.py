@@ -7,6 +7,7 @@ import msgspec
 
 from orderwire.broker.log.storage import Storage
 from orderwire.kernel.errors import OrderwireError
+from orderwire.kernel.parsing import UNREADABLE
 
 _FILE = "broker.json"
 _VERSION = 1
@@ -44,7 +45,7 @@ class ProducerIds:
         else:
             try:
                 kept = msgspec.json.decode(data, type=_Kept)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except UNREADABLE as error:
                 raise StateDamaged(f"{_FILE} does not read: {error}") from error
             if kept.version != _VERSION:
                 raise StateDamaged(f"{_FILE} has version {kept.version}; known: {_VERSION}")

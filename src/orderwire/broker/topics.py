@@ -13,6 +13,7 @@ from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log.storage import Storage
 from orderwire.broker.topic_config import TOPIC_KEYS, ConfigSource, Refusal, check_configs
 from orderwire.kernel.errors import OrderwireError
+from orderwire.kernel.parsing import UNREADABLE
 
 TOPIC_NAME_CHARACTERS_MAX = 249
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -204,7 +205,7 @@ class TopicStore:
             return
         try:
             kept = msgspec.json.decode(data, type=_Kept)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise TopicsDamaged(f"{_FILE} ({len(data)} bytes) does not read: {error}") from error
         if kept.version != _VERSION:
             raise TopicsDamaged(f"{_FILE} has version {kept.version}; known: {_VERSION}")

@@ -18,7 +18,7 @@ from orderwire.cli.protection import check_listen, credentials, protected
 from orderwire.cli.running import run_until_stopped
 from orderwire.discovery.bootstrap import BootstrapServer
 from orderwire.discovery.settings import ID_SPACE_MAX, BootstrapSettings
-from orderwire.kernel import NS_PER_S, LocalProtocolError
+from orderwire.kernel import NS_PER_S, LocalProtocolError, parsed
 
 DEFAULT_ADDRESS = "127.0.0.1:7400"
 
@@ -33,11 +33,11 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def read(cls, path: Path) -> "State | None":
         """Return what was saved, or None at the first start.  Raises LocalProtocolError."""
         try:
-            return msgspec.json.decode(path.read_bytes(), type=cls)
+            data = path.read_bytes()
         except FileNotFoundError:
             return None
-        except msgspec.MsgspecError as error:
-            raise LocalProtocolError(f"--state {path} is no state of a server: {error}") from None
+        what = f"--state {path} is no state of a server"
+        return parsed(msgspec.json.Decoder(cls).decode, data, what, LocalProtocolError)
 
     def save(self, path: Path) -> None:
         """Replace the file, so that a crash leaves the old one or the new one."""

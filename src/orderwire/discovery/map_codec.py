@@ -34,7 +34,7 @@ from orderwire.discovery.maps import (
 )
 from orderwire.discovery.messages import Count, Id, MapRecord, Text
 from orderwire.discovery.settings import DELTAS_MAX
-from orderwire.kernel import LocalProtocolError, RemoteProtocolError
+from orderwire.kernel import LocalProtocolError, RemoteProtocolError, parsed
 
 VERSION = 1
 _PLAIN = VERSION << 4
@@ -287,10 +287,7 @@ def _pack(body: msgspec.Struct) -> bytes:
 
 
 def _unpack(data: bytes, decoder: msgspec.msgpack.Decoder[_Body]) -> _Body:
-    try:
-        return decoder.decode(plain_form(data))
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"no MAP: {error}") from None
+    return parsed(decoder.decode, plain_form(data), "no MAP")
 
 
 def plain_form(data: bytes) -> bytes:

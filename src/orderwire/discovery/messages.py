@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from orderwire.kernel import NS_PER_MS, RemoteProtocolError
+from orderwire.kernel import NS_PER_MS, RemoteProtocolError, parsed
 
 COUNT_MAX = (1 << 63) - 1
 HOPS_MAX = 1 << 16
@@ -446,7 +446,4 @@ def decode(data: bytes | bytearray | memoryview) -> Message:
         raise RemoteProtocolError(
             f"a discovery message of {len(data)} bytes; at most {MESSAGE_BYTES_MAX} are taken"
         )
-    try:
-        return _decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"no discovery message: {error}") from None
+    return parsed(_decoder.decode, data, "no discovery message")

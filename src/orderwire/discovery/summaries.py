@@ -16,7 +16,7 @@ import msgspec
 from orderwire.discovery.map_codec import CHANGES_MAX
 from orderwire.discovery.maps import EndpointData, EndpointKind, ParticipantData
 from orderwire.discovery.messages import PATTERNS_MAX, Count, MapRecord, Text
-from orderwire.kernel import LocalProtocolError, RemoteProtocolError
+from orderwire.kernel import LocalProtocolError, RemoteProtocolError, parsed
 
 HASHES_MAX = 1 << 20
 """Most topics in one summary."""
@@ -128,11 +128,8 @@ def decode_summary(record: MapRecord) -> Summary:
         raise RemoteProtocolError(
             f"{len(record.deltas)} changes behind a summary; at most {CHANGES_MAX}"
         )
-    try:
-        summary = _summary_decoder.decode(record.full)
-        deltas = [_delta_decoder.decode(delta) for delta in record.deltas]
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"no summary: {error}") from None
+    summary = parsed(_summary_decoder.decode, record.full, "no summary")
+    deltas = [parsed(_delta_decoder.decode, each, "no summary") for each in record.deltas]
     hashes = set(unpack_hashes(summary.hashes))
     for delta in deltas:
         removed, added = set(unpack_hashes(delta.removed)), set(unpack_hashes(delta.added))

@@ -21,6 +21,7 @@ from orderwire.kernel.inputs import (
     submitted,
     write_input,
 )
+from orderwire.kernel.parsing import UNREADABLE, parsed
 from orderwire.kernel.probes import probe
 from orderwire.kernel.time import NS_PER_MS, NS_PER_S, NS_PER_US, Instant, exact_ns, ms, us
 from orderwire.kernel.wire import read_varint, varint_bytes, write_varint
@@ -30,6 +31,7 @@ __all__ = [
     "NS_PER_MS",
     "NS_PER_S",
     "NS_PER_US",
+    "UNREADABLE",
     "Broadcast",
     "Core",
     "Destinations",
@@ -52,6 +54,7 @@ __all__ = [
     "exact_ns",
     "members_of",
     "ms",
+    "parsed",
     "probe",
     "read_inputs",
     "read_varint",

@@ -19,6 +19,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from orderwire.kernel.parsing import parsed
+
 FORMAT = "orderwire.inputs"
 VERSION = 1
 
@@ -80,10 +82,7 @@ def read_inputs(lines: Iterable[bytes]) -> tuple[InputsHeader, Iterator[Input]]:
     """Parse a recorded file.  Raises ValueError that names the line and what is wrong with it."""
     numbered = enumerate(lines, start=1)
     _, first = next(numbered, (1, b""))
-    try:
-        header = _header.decode(first)
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"line 1 is no header of recorded inputs: {error}") from None
+    header = parsed(_header.decode, first, "line 1 is no header of recorded inputs", ValueError)
     if (header.format, header.version) != (FORMAT, VERSION):
         raise ValueError(
             f"recorded inputs of {header.format!r} version {header.version}; "
@@ -94,7 +93,4 @@ def read_inputs(lines: Iterable[bytes]) -> tuple[InputsHeader, Iterator[Input]]:
 
 def _parse(numbered: Iterable[tuple[int, bytes]]) -> Iterator[Input]:
     for number, line in numbered:
-        try:
-            yield _input.decode(line)
-        except msgspec.MsgspecError as error:
-            raise ValueError(f"line {number} is no recorded input: {error}") from None
+        yield parsed(_input.decode, line, f"line {number} is no recorded input", ValueError)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
+from orderwire.kernel.parsing import UNREADABLE
 from orderwire.lab.config import FAMILIES, AnyConfig
 from orderwire.lab.discovery_config import PROTOCOLS
 from orderwire.ordering.catalog import ALGORITHMS
@@ -199,7 +200,7 @@ def read_experiment(data: bytes, called: str) -> Experiment:
                 raise ValueError(f"{called}: a panel has either a measure or several measures")
         for quick in (False, True):
             list(experiment.points(quick=quick))
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise ValueError(f"{called} is no experiment: {error}") from None
     return experiment
 

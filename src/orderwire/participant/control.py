@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from orderwire.kernel import RemoteProtocolError
+from orderwire.kernel import RemoteProtocolError, parsed
 from orderwire.participant.topics import NAME_BYTES_MAX
 
 PROTOCOL_VERSION = 2
@@ -66,10 +66,7 @@ def encode(message: Message) -> bytes:
 
 def decode(data: bytes | memoryview) -> Message:
     """Parse what `encode` wrote.  Raises RemoteProtocolError on anything else."""
-    try:
-        message: Message = _decoder.decode(data)
-    except msgspec.MsgspecError as error:
-        raise RemoteProtocolError(f"control message of {len(data)} bytes: {error}") from None
+    message: Message = parsed(_decoder.decode, data, f"control message of {len(data)} bytes")
     if isinstance(message, State):
         if message.version != PROTOCOL_VERSION:
             raise RemoteProtocolError(

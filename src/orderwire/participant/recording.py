@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from orderwire.kernel import OrderwireError
+from orderwire.kernel import OrderwireError, parsed
 from orderwire.participant.qos import DeltaCausal, Fifo, Order, Published, Unordered
 from orderwire.participant.samples import Sample
 from orderwire.trace.errors import TraceError
@@ -25,6 +25,7 @@ BATCH_BYTES = 4 << 20
 
 _VERSION_KEY = b"orderwire.recording.version"
 _ORDER_KEY = b"orderwire.recording.order"
+_order_decoder = msgspec.json.Decoder(Unordered | Fifo | DeltaCausal | Published)
 _FIELDS = [
     pa.field("topic", pa.string(), nullable=False),
     pa.field("source", pa.string(), nullable=False),
@@ -107,8 +108,11 @@ class Recording:
         if "lifetime_ns" not in self.table.schema.names:
             none = pa.nulls(self.table.num_rows, pa.int64())
             self.table = self.table.append_column("lifetime_ns", none)
-        self.order: Order = msgspec.json.decode(
-            self.table.schema.metadata[_ORDER_KEY], type=Unordered | Fifo | DeltaCausal | Published
+        self.order: Order = parsed(
+            _order_decoder.decode,
+            self.table.schema.metadata[_ORDER_KEY],
+            f"{path} names no order",
+            RecordingError,
         )
 
 

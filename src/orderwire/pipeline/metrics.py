@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
+from orderwire.kernel.parsing import UNREADABLE
 from orderwire.pipeline.metrics_model import (
     Counts,
     RunMetrics,
@@ -378,6 +379,6 @@ def _settings(details: Iterable[str]) -> RunSettings | None:
     for detail in details:
         try:
             return msgspec.json.decode(detail, type=RunSettings)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             continue
     return None

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from orderwire.kernel.parsing import UNREADABLE
 from orderwire.pipeline.errors import OptionError
 
 EARLIEST = -2
@@ -95,7 +96,7 @@ def parse_wanted(option: str, text: str) -> Wanted:
         return "latest"
     try:
         wanted = decode(msgspec.json.decode(text, type=_Nested))
-    except (msgspec.DecodeError, ValueError) as error:
+    except (*UNREADABLE, ValueError) as error:
         raise OptionError(
             f"option {option}={text!r} is neither earliest, latest nor JSON of the form "
             f'{{"topic": {{"0": 12}}}}: {error}'

@@ -12,6 +12,7 @@ from typing import assert_never
 import msgspec
 
 from orderwire.kernel import (
+    UNREADABLE,
     Effects,
     Indicate,
     Instant,
@@ -21,6 +22,7 @@ from orderwire.kernel import (
     RemoteProtocolError,
     Submitted,
     Woken,
+    parsed,
     read_inputs,
 )
 from orderwire.ordering.catalog import algorithm as catalog_entry
@@ -96,10 +98,12 @@ def replay_inputs(lines: Iterable[bytes]) -> Replayed:
     header, inputs = read_inputs(lines)
     if header.family != FAMILY:
         raise ValueError(f"recorded inputs of family {header.family!r}, expected {FAMILY!r}")
-    try:
-        settings = msgspec.json.decode(header.settings, type=OrderingSettings)
-    except msgspec.MsgspecError as error:
-        raise ValueError(f"line 1: settings of no ordering domain: {error}") from None
+    settings = parsed(
+        msgspec.json.Decoder(OrderingSettings).decode,
+        header.settings,
+        "line 1: settings of no ordering domain",
+        ValueError,
+    )
     try:
         entry = catalog_entry(header.protocol)
     except LocalProtocolError as error:
@@ -129,7 +133,7 @@ def replay_inputs(lines: Iterable[bytes]) -> Replayed:
             except LocalProtocolError:
                 refused += 1
                 continue
-            except msgspec.MsgspecError as error:
+            except UNREADABLE as error:
                 raise ValueError(f"line {count + 1} is no command of {FAMILY}: {error}") from None
         elif isinstance(record, Woken):
             effects = core.wake(now)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from orderwire.kernel import ms
+from orderwire.kernel import UNREADABLE, ms
 from orderwire.ordering.catalog import ALGORITHMS
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.sim.clocks import ClockSettings
@@ -192,5 +192,5 @@ def read_scenario(path: Path) -> Scenario:
         if path.suffix == ".toml":
             return msgspec.toml.decode(data, type=Scenario)
         return msgspec.json.decode(data, type=Scenario)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         raise ValueError(f"{path.name} is no scenario: {error}") from None

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from orderwire.kernel import GROUP_SIZE_MAX, members_of
+from orderwire.kernel import GROUP_SIZE_MAX, members_of, parsed
 from orderwire.ordering.catalog import ALGORITHMS, Algorithm
 from orderwire.ordering.jang_delta_codec import JangDeltaPdu
 from orderwire.sim.discovery_script import ScriptError
@@ -188,13 +188,10 @@ def _read_object(path: Path) -> dict[str, Any]:
         size = path.stat().st_size
         if size > FILE_BYTES_MAX:
             raise VectorError(f"{size} bytes, at most {FILE_BYTES_MAX} are read")
-        raw = msgspec.json.decode(path.read_bytes())
+        data = path.read_bytes()
     except OSError as error:
         raise VectorError(f"cannot be read: {error.strerror}") from error
-    except RecursionError as error:
-        raise VectorError("not JSON of a scenario: nested too deeply") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise VectorError(f"not JSON: {error}") from error
+    raw = parsed(msgspec.json.Decoder().decode, data, "not JSON", VectorError)
     if not isinstance(raw, dict):
         raise VectorError(f"expected a JSON object, got {type(raw).__name__}")
     return raw

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from orderwire.kernel import Destinations, members_of
+from orderwire.kernel.parsing import parsed
 from orderwire.trace.events import Event, EventKind, RunSettings
 
 MessageKey = tuple[int, int]
@@ -107,7 +108,12 @@ def rebuild(events: Iterable[Event], settings: RunSettings | None = None) -> His
         starts = [event for event in ordered if event.kind is EventKind.START]
         if not starts:
             raise ValueError("no start event says what the settings of the run are")
-        settings = msgspec.json.decode(starts[0].detail, type=RunSettings)
+        settings = parsed(
+            msgspec.json.Decoder(RunSettings).decode,
+            starts[0].detail,
+            "no settings of a run",
+            ValueError,
+        )
     history = History(settings)
     for event in ordered:
         timeline = history.timelines.setdefault(event.process, Timeline())

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from orderwire.kernel.parsing import UNREADABLE
 from orderwire.trace.errors import TraceError
 from orderwire.trace.events import EventKind, RunSettings
 from orderwire.trace.reader import TRACE_SUFFIXES, read_trace
@@ -232,7 +233,7 @@ def settings_of(starts: pa.Table, run_id: str) -> tuple[RunSettings | None, pa.T
     for at, detail in enumerate(mine.column("detail").to_pylist()):
         try:
             read = msgspec.json.decode(detail, type=RunSettings)
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             odd.append(at)
             continue
         if settings is None:

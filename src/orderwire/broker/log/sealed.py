@@ -5,6 +5,8 @@ from typing import TypeVar
 import msgspec
 from crc32c import crc32c
 
+from orderwire.kernel.parsing import UNREADABLE
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -20,5 +22,5 @@ def unseal(data: bytes | None, kind: type[T]) -> T | None:
         return None
     try:
         return msgspec.msgpack.decode(data[4:], type=kind)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
