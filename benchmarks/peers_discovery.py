@@ -6,8 +6,11 @@ package and the rivals':
 
     python benchmarks/peers_discovery.py --harness FOLDER --json
 
-Figures are over the rounds: seconds until the slowest participant knew every endpoint (p50, p99,
-max), processor seconds and megabytes of all together, frames a second and participant afterwards.
+A case is a number of participants, what endpoints they have (18 each, or the paper's mix) and a
+condition of the network or of the starts.  Figures are over the boots: seconds until the slowest
+participant knew every endpoint (p50, p99, max), processor seconds, frames, megabytes and memory of
+all together.  Who is not done before the deadline is not booted again in that case, nor in the same
+case with more participants.
 """
 
 import argparse
@@ -15,6 +18,7 @@ import json
 import shutil
 import statistics
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +28,20 @@ NODE = Path(__file__).parent / "peers" / "discovery_node.py"
 RUN_S_MAX = 400.0
 MIX = {8: (79, 630, 1), 16: (79, 630, 2), 32: (79, 630, 4), 64: (79, 630, 8)}
 """Participants → endpoints on Level 1 and on Level 2, and how many are on Level 2.  [S002:tab.3]"""
+LOADS = ("each", "mix")
+"""18 endpoints each, or the paper's mix."""
+CONDITIONS: dict[str, tuple[str, ...]] = {
+    "full": (),
+    "100mbit": ("--rate", "100"),
+    "10mbit": ("--rate", "10"),
+    "loss1": ("--loss", "1"),
+    "loss5": ("--loss", "5"),
+    "staggered": ("--stagger", "0.05"),
+}
+"""Name → the harness's options: Mbit/s of every link, percent of frames, seconds between starts."""
 
 
-def command(system: str, options: argparse.Namespace) -> list[str]:
+def command(system: str) -> list[str]:
     """Return how the harness is called, without the case."""
     if system != "orderwire":
         return [sys.executable, "disc.py", system]
@@ -36,10 +51,13 @@ def command(system: str, options: argparse.Namespace) -> list[str]:
     return [sys.executable, "disc.py", "--cmd", node, "--hub-cmd", server]
 
 
-def run(system: str, case: list[str], options: argparse.Namespace) -> dict[str, Any]:
-    """Run one boot; what failed has an `error`."""
-    order = [*command(system, options), *case, "--deadline", str(options.deadline)]
-    return harness.run_json(order, options.harness, RUN_S_MAX)
+def case_of(participants: int, load: str, condition: str) -> list[str]:
+    """Return the harness's options for one case."""
+    first, second, on_second = MIX.get(participants, (79, 630, participants // 8))
+    case = ["--n", str(participants), "--e", str(first if load == "mix" else 18)]
+    if load == "mix":
+        case += ["--e2", str(second), "--n2", str(on_second)]
+    return [*case, *CONDITIONS[condition]]
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -74,65 +92,77 @@ def arguments() -> argparse.Namespace:
     parser = harness.arguments(__doc__, repeats=5)
     parser.add_argument("--harness", type=Path, help="folder with disc.py; without: nothing runs")
     parser.add_argument("--participants", type=int, nargs="+", default=[8, 16, 32, 64])
-    parser.add_argument("--mix", action="store_true", help="the paper's endpoints; else 18 each")
-    parser.add_argument("--rate", type=float, help="Mbit/s of every link; default: full speed")
-    parser.add_argument("--loss", type=float, default=0.0, help="percent of frames")
-    parser.add_argument("--stagger", type=float, default=0.0, help="seconds between two starts")
-    parser.add_argument("--deadline", type=float, default=60.0)
-    parser.add_argument("--rivals", nargs="*", default=["cyc-c", "floor-chord-lazy"])
+    parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS))
+    parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=list(CONDITIONS))
+    parser.add_argument("--deadline", type=float, default=60.0, help="seconds a boot may take")
+    parser.add_argument(
+        "--rivals",
+        nargs="*",
+        default=["cyc11", "cyc-c", "fast-sdp", "fast-ds", "zen-gossip", "floor-chord-lazy"],
+    )
     options = parser.parse_args()
     if options.harness is not None and not (options.harness / "disc.py").exists():
         parser.error(f"there is no disc.py in {options.harness}")
     if options.quick:
         options.participants, options.repeats = [8], 1
+        options.loads, options.conditions = ["mix"], ["full"]
     return options
 
 
-def case_of(participants: int, options: argparse.Namespace) -> list[str]:
-    """Return the harness's options for one case."""
-    first, second, on_second = MIX.get(participants, (79, 630, participants // 8))
-    case = ["--n", str(participants), "--e", str(first if options.mix else 18)]
-    if options.mix:
-        case += ["--e2", str(second), "--n2", str(on_second)]
-    if options.rate is not None:
-        case += ["--rate", str(options.rate)]
-    return [*case, "--loss", str(options.loss), "--stagger", str(options.stagger)]
+class Boots:
+    """All boots of all systems, case by case."""
+
+    def __init__(self, systems: list[str], options: argparse.Namespace) -> None:
+        self.tables: dict[str, dict[str, Any]] = {name: {} for name in systems}
+        self._options = options
+        self._slow: set[tuple[str, str, str]] = set()
+        """System, load and condition that were not done in time."""
+
+    def boot(self, participants: int, load: str, condition: str) -> None:
+        """Boot every system so often, in turn."""
+        case = case_of(participants, load, condition)
+        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in self.tables}
+        for name in (*self.tables,) * self._options.repeats:
+            if (name, load, condition) in self._slow:
+                continue
+            order = [*command(name), *case, "--deadline", str(self._options.deadline)]
+            found = harness.run_json(order, self._options.harness, RUN_S_MAX)
+            if found.get("t_all") is None and name != "orderwire":
+                self._slow.add((name, load, condition))
+            runs[name].append(found)
+            print(json.dumps({"system": name, "condition": condition} | found), file=sys.stderr)
+        for name, table in self.tables.items():
+            if runs[name]:
+                table[f"{participants} {load} {condition}"] = summary(runs[name])
 
 
 def main() -> None:
-    """Boot every system once a round, in every case."""
+    """Boot every system in every case."""
     options = arguments()
     systems = [] if options.harness is None else ["orderwire", *options.rivals]
-    tables: dict[str, dict[str, Any]] = {name: {} for name in systems}
-    for participants in options.participants:
-        runs: dict[str, list[dict[str, Any]]] = {name: [] for name in systems}
-        for _ in range(options.repeats):
-            for name in systems:
-                result = run(name, case_of(participants, options), options)
-                runs[name].append(result)
-                print(json.dumps({"system": name} | result), file=sys.stderr)
-        for name in systems:
-            tables[name][str(participants)] = summary(runs[name])
+    boots = Boots(systems, options)
+    if systems:
+        cases = product(options.loads, options.conditions, sorted(options.participants))
+        for load, condition, participants in cases:
+            boots.boot(participants, load, condition)
+    tables = boots.tables
     ours = tables.pop("orderwire", {})
     harness.report(
         "peers-discovery",
         ours=ours,
         rivals=tables or {name: {"missing": "--harness"} for name in options.rivals},
         ratios={
-            f"orderwire / {name}, {size}": {
-                key: round(ours[size][key] / table[size][key], 3)
+            f"orderwire / {name}, {case}": {
+                key: round(ours[case][key] / table[case][key], 3)
                 for key in ("s_p50", "cpu_s", "mbytes")
-                if ours[size].get(key) and table[size].get(key)
+                if ours[case].get(key) and table[case].get(key)
             }
             for name, table in tables.items()
-            for size in table
+            for case in table
         },
         repeats=options.repeats,
         as_json=options.json,
-        mix=options.mix,
-        rate_mbit=options.rate,
-        loss_percent=options.loss,
-        stagger_s=options.stagger,
+        deadline_s=options.deadline,
     )
 
 
