@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from certificates import Authority
+from click.testing import CliRunner
 from discovered import domain, first, in_a_loop, until
 
 from orderwire import (
@@ -22,8 +23,10 @@ from orderwire import (
     LocalProtocolError,
     Participant,
     Topic,
+    Trace,
 )
 from orderwire.aio.gateway_host import GatewayHost
+from orderwire.cli.main import main
 from orderwire.participant.discovering import Discovering
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(240)]
@@ -31,6 +34,8 @@ pytestmark = [pytest.mark.network, pytest.mark.timeout(240)]
 CHAT = Topic("chat/a", DeltaCausal(lifetime_ms=2_000))
 NEWS = Topic("news", CHAT.order)
 STEADY = {"Heartbeat", "Sync", "SyncReply", "Renew"}
+QUIET_S = 20
+"""An audit judges views when nothing has happened for as long as a death takes to be noticed."""
 MAIN = "from orderwire.cli.main import main; main()"
 
 
@@ -192,6 +197,54 @@ async def test_gateways_in_a_cycle_fall_silent() -> None:
         memberships = len(cycle.parts) + 2 * 3  # at home, and of each gateway on two backbones
         assert since.total() <= 3 * seconds * memberships, since
         assert complete()
+
+
+def test_traces_of_such_domains_are_valid(tmp_path: Path) -> None:
+    """Foreign entries are versions of a gateway's MAP, and summaries are those of a member's."""
+
+    async def gateways() -> None:
+        async with AsyncExitStack() as stack:
+            at = {
+                name: await stack.enter_async_context(domain(name))
+                for name in ("east", "west", "bone")
+            }
+            gateway = Backbone(domain="bone", bootstrap=at["bone"])
+            parts = []
+            for name, home in (("ana", "east"), ("ben", "east"), ("carl", "west")):
+                trace = Trace(run="r", path=tmp_path / home)
+                part = Participant(
+                    name, domain=home, bootstrap=at[home], gateway=gateway, trace=trace
+                )
+                parts.append(await stack.enter_async_context(part))
+            parts[0].writer(CHAT)
+            parts[2].reader(CHAT)
+            await until(lambda: names(parts[1]) == {"west/carl"})
+            await asyncio.sleep(QUIET_S)
+
+    async def interest_only() -> None:
+        async with AsyncExitStack() as stack:
+            at = await stack.enter_async_context(domain("test"))
+            parts = []
+            for name in ("ana", "ben", "carl"):
+                trace = Trace(run="r", path=tmp_path / "interest")
+                part = Participant(
+                    name, domain="test", bootstrap=at, interest_only=True, trace=trace
+                )
+                parts.append(await stack.enter_async_context(part))
+            writer = parts[0].writer(CHAT)
+            parts[1].reader(CHAT)
+            await writer.wait_matched(1, timeout_s=60)
+            await asyncio.sleep(QUIET_S)
+
+    @in_a_loop
+    async def work() -> None:
+        await asyncio.gather(gateways(), interest_only())
+
+    work()
+    for folder in ("east", "interest"):
+        result = CliRunner().invoke(main, ["audit", str(tmp_path / folder), "--json"])
+        checks = {each["id"]: each["verdict"] for each in json.loads(result.stdout)["checks"]}
+        assert {checks[each] for each in ("D1", "D3", "D4")} == {"VALID"}, result.stdout
 
 
 # -- processes ----------------------------------------------------------------------------------

@@ -493,7 +493,12 @@ class Discovering:
     def _record(self, recorder: DiscoveryRecorder, indication: object, now: int) -> None:
         if isinstance(indication, Joined) and self._journal is not None:
             self._journal.begin(indication.id, now)  # it has lost its id: another participant
-        recorder.told(now, indication)
+        if isinstance(indication, ForeignChanged):
+            recorder.changed(now)  # they are a part of our MAP
+        elif isinstance(indication, Listed):
+            recorder.learnt(now, indication.id, indication.inc, indication.ver)
+        elif not (self._settings.interest_only and isinstance(indication, Learnt)):
+            recorder.told(now, indication)  # details are no MAP's version
 
     def _submit(self, command: Granted | Meet) -> None:
         assert self._host is not None

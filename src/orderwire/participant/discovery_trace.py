@@ -73,7 +73,7 @@ class DiscoveryRecorder:
         self._write(lambda _, ahead: line.boot(now + ahead))
         for entry in self._core.live().values():
             assert entry.map is not None
-            self._learn(now, entry.id, entry.inc, entry.map.ver)
+            self.learnt(now, entry.id, entry.inc, entry.map.ver)
 
     def write_to(self, line: DiscoveryTimeline, *, ahead_ns: int = 0) -> None:
         """Write all that has happened and will happen to this timeline, whose START is written.
@@ -117,7 +117,7 @@ class DiscoveryRecorder:
         if isinstance(indication, Joined):
             self._adopted(now, indication)
         elif isinstance(indication, Learnt):
-            self._learn(now, indication.id, indication.inc, indication.ver)
+            self.learnt(now, indication.id, indication.inc, indication.ver)
         elif isinstance(indication, Ended):
             self._ended(now, indication)
         elif isinstance(indication, Gone):
@@ -131,7 +131,8 @@ class DiscoveryRecorder:
             )
         )
 
-    def _learn(self, now: int, identity: int, inc: int, version: int) -> None:
+    def learnt(self, now: int, identity: int, inc: int, version: int) -> None:
+        """It has come to know this version of a participant's MAP."""
         age_ns = self._age_ns(now, identity, inc)
         self._write(
             lambda line, ahead: line.learn(
