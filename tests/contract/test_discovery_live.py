@@ -23,7 +23,7 @@ import pytest
 from discovery_member import DOMAIN, Member
 from loopback import free_members
 
-from orderwire import Participant
+from orderwire import Participant, Topic, Unordered
 from orderwire.aio.addresses import split_address
 from orderwire.aio.discovery_frames import VERSION, FrameKind, Hello, frame
 from orderwire.aio.discovery_host import DiscoveryHost, monotonic_now
@@ -183,6 +183,37 @@ def test_bootstrap_used_wrongly(start: Start, tmp_path: Path) -> None:
         )
         assert done.returncode == 2, done
         assert why in done.stderr
+
+
+def test_a_server_that_is_killed_and_started_again_gives_no_id_that_is_held(
+    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Nobody names a state file, and a newcomer asks before the others have renewed."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    lease = ("--lease", "4")  # They renew every 3 s.
+    first, server = start_bootstrap(start, "--listen", "127.0.0.1:0", *lease)
+    assert not first.lines[0]["recovering"]
+
+    async def work() -> None:
+        async with (
+            Participant("ana", domain=DOMAIN, bootstrap=server) as ana,
+            Participant("ben", domain=DOMAIN, bootstrap=server) as ben,
+        ):
+            first.kill()
+            second, _ = start_bootstrap(start, "--listen", server, *lease)
+            assert second.lines[0]["recovering"]
+            async with Participant("carl", domain=DOMAIN, bootstrap=server) as carl:
+                assert len({ana.id, ben.id, carl.id}) == 3
+                await asyncio.sleep(4)
+                for each in (ana, ben, carl):
+                    each.writer(Topic("t", order=Unordered()))  # It raises when the id is lost.
+        status, told = second.stop()
+        assert status == 0
+        assert "another server was here" in told
+        third, _ = start_bootstrap(start, "--listen", server)
+        assert not third.lines[0]["recovering"]  # All have left.
+
+    asyncio.run(work())
 
 
 # -- in this process ------------------------------------------------------------------------

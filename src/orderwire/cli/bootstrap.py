@@ -2,51 +2,25 @@
 
 import asyncio
 import logging
-import os
 import time
 from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 
+from orderwire.aio.addresses import split_address
 from orderwire.aio.discovery_host import DiscoveryHost, monotonic_now
 from orderwire.aio.discovery_transport import DiscoveryTransport
+from orderwire.cli.bootstrap_state import Keeper, must_recover, runtime_path
 from orderwire.cli.joining import DEFAULT_DOMAIN
 from orderwire.cli.output import EXIT_GOOD, emit, emit_json, progress
 from orderwire.cli.protection import check_listen, credentials, protected
 from orderwire.cli.running import run_until_stopped
 from orderwire.discovery.bootstrap import BootstrapServer
 from orderwire.discovery.settings import ID_SPACE_MAX, BootstrapSettings
-from orderwire.kernel import NS_PER_S, LocalProtocolError, parsed
+from orderwire.kernel import NS_PER_S
 
 DEFAULT_ADDRESS = "127.0.0.1:7400"
-
-
-class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What must survive a restart."""
-
-    epoch: int
-    """Of the last start: the next one's is larger. [FDP/1 R1]"""
-
-    @classmethod
-    def read(cls, path: Path) -> "State | None":
-        """Return what was saved, or None at the first start.  Raises LocalProtocolError."""
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            return None
-        what = f"--state {path} is no state of a server"
-        return parsed(msgspec.json.Decoder(cls).decode, data, what, LocalProtocolError)
-
-    def save(self, path: Path) -> None:
-        """Replace the file, so that a crash leaves the old one or the new one."""
-        new = path.with_name(f"{path.name}.new")
-        with new.open("wb") as file:
-            file.write(msgspec.json.encode(self))
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
 
 
 @click.command(epilog="Example:  orderwire bootstrap --listen 127.0.0.1:7400 --domain plant")
@@ -70,13 +44,18 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     default=9.0,
     show_default=True,
     type=click.FloatRange(min=0, min_open=True),
-    help="Seconds after which the id of a participant that is silent is free.",
+    help="Seconds after which the id of a participant that is silent is free; they renew every 3.",
 )
 @click.option(
     "--state",
     "state_path",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Keeps the epoch; a server that finds it learns for one lease who is there.",
+    help="Says that a server was here before; by default a file in the runtime folder.",
+)
+@click.option(
+    "--first",
+    is_flag=True,
+    help="Without a state: nobody holds an id yet, so issue ids at once.",
 )
 @protected
 @click.option("--json", "as_json", is_flag=True, help="Print the address as JSON once listening.")
@@ -87,6 +66,7 @@ def command(
     id_space: int,
     lease_s: float,
     state_path: Path | None,
+    first: bool,
     tls_cert: Path | None,
     tls_key: Path | None,
     tls_ca: Path | None,
@@ -98,15 +78,14 @@ def command(
     It is asked when a participant starts and renews its lease; participants find out all else from
     each other, and go on when it is gone.  Runs until SIGINT or SIGTERM.
 
-    Without --state the epoch is the wall clock's second, and a server that is started again may
-    give an id that is in use: its earlier holder then takes another.
+    A server that follows another one learns for one lease who holds which id, and refuses newcomers
+    for so long.  It does when the state says so, and when there is none, unless only this machine
+    can reach it, or --first is given.
     """
     check_listen(listen, is_protected=tls_cert is not None or insecure)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
 
     async def work(stop: asyncio.Event) -> int:
-        before = None if state_path is None else State.read(state_path)
-        epoch = max(int(time.time()), 0 if before is None else before.epoch + 1)
         transport = await DiscoveryTransport.open(
             listen,
             domain=domain,
@@ -114,21 +93,32 @@ def command(
             advertise=advertise,
             insecure=insecure,
         )
-        if state_path is not None:
-            State(epoch).save(state_path)
+        path = state_path or runtime_path(domain, transport.address)
+        kept = Keeper(path, lasting=state_path is not None or split_address(listen)[1] != 0)
+        recovering = must_recover(
+            kept.before, address=transport.address, listen=listen, first=first
+        )
+        epoch, counter = divmod(time.time_ns(), NS_PER_S)
+        if kept.before is not None and kept.before.epoch >= epoch:
+            epoch = kept.before.epoch + 1
+        kept.begin(epoch)
         settings = BootstrapSettings(id_space=id_space, lease_ns=round(lease_s * NS_PER_S))
         server = BootstrapServer(
-            settings, monotonic_now(), epoch=epoch, recovering=before is not None
+            settings, monotonic_now(), epoch=epoch, counter=counter, recovering=recovering
         )
+        if recovering:
+            why = "there is no state" if kept.before is None else "another server was here"
+            progress(f"{why} ({path}): learns for {lease_s:g} s who is there, then issues ids")
         host: DiscoveryHost[Any, Any] = DiscoveryHost(server, transport, lambda _: None)
         if as_json:
-            emit_json({"listen": host.address, "domain": domain, "epoch": epoch})
+            told = {"listen": host.address, "domain": domain, "epoch": epoch}
+            emit_json(told | {"recovering": recovering})
         else:
             emit(f"listening on {host.address}")
         await stop.wait()
         await host.close()
-        if state_path is not None:  # It may have been shown incarnations of a later epoch.
-            State(server.epoch).save(state_path)
+        held = bool(server.holders()) or server.is_recovering(monotonic_now())
+        kept.end(server.epoch, held=held)  # It may have been shown incarnations of a later epoch.
         refused = transport.refusals.total()
         progress(
             f"{server.requests} requests, {server.renewals} renewals, {len(server.holders())} ids"

@@ -47,11 +47,12 @@ class BootstrapServer:
         now: Instant,
         *,
         epoch: int,
+        counter: int = 0,
         recovering: bool = False,
         successors_only: bool = False,
         both_ways: bool = False,
     ) -> None:
-        """`epoch` must grow with every start.
+        """`(epoch, counter)` must grow with every start, as seconds and nanoseconds do.
 
         `recovering` says that an earlier server's table is lost; `successors_only` answers as
         printed, with the successor list alone, which the simulator shows to be too little, or, for
@@ -59,7 +60,7 @@ class BootstrapServer:
         """
         self.settings = settings
         self._epoch = epoch
-        self._counter = 0
+        self._counter = counter
         self._holders: dict[int, Holder] = {}
         """In the order of issue."""
         self._by_guid: dict[str, int] = {}
@@ -82,6 +83,10 @@ class BootstrapServer:
     def epoch(self) -> int:
         """The epoch of the incarnations issued now."""
         return self._epoch
+
+    def is_recovering(self, now: Instant) -> bool:
+        """Whether it still learns who is there."""
+        return now < self._silent_until
 
     def holders(self) -> dict[int, Holder]:
         """Return who holds which id."""
@@ -132,7 +137,7 @@ class BootstrapServer:
         if held is not None:
             self._move(held, message.addr, now)
         else:
-            if now < self._silent_until:
+            if self.is_recovering(now):
                 return Full(message.guid, self._ms_until(self._silent_until, now), True)
             past = self._by_addr.get(message.addr)
             if past is not None:  # One address is one participant: the earlier process is gone.
@@ -141,7 +146,7 @@ class BootstrapServer:
             if held is None:
                 return Full(message.guid, self._ms_until(self._first_lease_end(now), now))
             self._counter += 1
-            inc = max(self._epoch << EPOCH_SHIFT | self._counter, message.lost_inc + 1)
+            inc = max((self._epoch << EPOCH_SHIFT) + self._counter, message.lost_inc + 1)
             self._hold(held, Holder(message.guid, inc, message.addr, 0), now)
         return IdReply(
             message.guid,
@@ -231,7 +236,7 @@ class BootstrapServer:
     def _renew(self, message: Renew, now: Instant) -> RenewOk | RenewNo:
         if message.id >= self.settings.id_space:
             return RenewNo(message.id, message.inc)
-        if message.inc >> EPOCH_SHIFT >= self._epoch and not self._issued_here(message.inc):
+        if message.inc > (self._epoch << EPOCH_SHIFT) + self._counter:
             self._epoch = (message.inc >> EPOCH_SHIFT) + 1
             self._counter = 0
         holder = self._holders.get(message.id)
@@ -250,9 +255,6 @@ class BootstrapServer:
         else:
             self._move(message.id, message.addr, now)
         return RenewOk(message.id, message.inc, self._members(message.id))
-
-    def _issued_here(self, inc: int) -> bool:
-        return inc >> EPOCH_SHIFT == self._epoch and inc & 0xFFFFFFFF <= self._counter
 
 
 def _check_epoch(inc: int) -> None:

@@ -158,6 +158,15 @@ def test_without_its_table_it_listens_for_one_lease_first() -> None:
     assert reply.members == (Contact(known.id, "at a", known.inc),)
 
 
+def test_two_starts_within_a_second_issue_different_incarnations() -> None:
+    """The counter begins at the second's nanoseconds, and may pass on into the next second."""
+    early, late = server(4, epoch=5, counter=100_000), server(4, epoch=5, counter=900_000_000)
+    assert granted(late, "a").inc > granted(early, "a").inc
+    full = server(4, epoch=5, counter=(1 << EPOCH_SHIFT) - 1)
+    assert granted(full, "a").inc < granted(full, "b").inc
+    assert granted(full, "c").inc >> EPOCH_SHIFT == 6
+
+
 def test_without_the_wait_two_may_hold_an_id_and_the_newer_keeps_it() -> None:
     old, core = server(4), server(4, epoch=6)
     first, second = granted(old, "a"), granted(core, "b")

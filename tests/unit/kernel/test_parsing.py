@@ -16,7 +16,7 @@ from orderwire.broker.producer_ids import _FILE as _IDS
 from orderwire.broker.producer_ids import ProducerIds, StateDamaged
 from orderwire.broker.topics import _FILE as _TOPICS
 from orderwire.broker.topics import TopicsDamaged, TopicSettings, TopicStore
-from orderwire.cli.bootstrap import State
+from orderwire.cli.bootstrap_state import State
 from orderwire.discovery import map_codec, messages
 from orderwire.discovery.map_codec import decode_delta, decode_map, decode_participant, lookup
 from orderwire.discovery.messages import MapRecord
