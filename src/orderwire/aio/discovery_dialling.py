@@ -1,7 +1,6 @@
 """How an address is called: a second attempt soon after the first, so many at a time."""
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -23,6 +22,8 @@ class Session:
         """The other side's kernel has answered: more attempts would bring nothing more."""
         self.ended = False
         self.timers: list[asyncio.TimerHandle] = []
+        self.queue: dict[Session, Caller] = {}
+        """Where it waits for room, if it does."""
 
     @property
     def busy(self) -> bool:
@@ -32,6 +33,7 @@ class Session:
     def end(self) -> None:
         """Stop what is under way."""
         self.ended = True
+        self.queue.pop(self, None)
         for timer in self.timers:
             timer.cancel()
         for task in list(self.attempts):
@@ -73,27 +75,42 @@ class Dialler:
         attempt_s: float,
         attempts_max: int,
         half_open_max: int,
+        waiting_max: int,
     ) -> None:
         self._connect = connect
         self._connect_s = connect_s
         self._attempt_s = attempt_s
         self._attempts_max = attempts_max
         self._half_open_max = half_open_max
+        self._waiting_max = waiting_max
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._queue: deque[tuple[Caller, Session]] = deque()
+        self._queue: dict[Session, Caller] = {}
+        """Those that wait for room, the first first."""
 
     @property
     def half_open(self) -> int:
         """Attempts under way."""
         return len(self._tasks)
 
+    @property
+    def waiting(self) -> int:
+        """Sessions that wait for room."""
+        return len(self._queue)
+
     def dial(self, link: Caller, session: Session) -> None:
-        """Begin, or wait until there is room."""
-        if len(self._tasks) >= self._half_open_max:
-            self._queue.append((link, session))
-        else:
+        """Begin, or wait until there is room; where too many wait already, the link gives up."""
+        if len(self._tasks) < self._half_open_max:
             self._begin(link, session)
+        elif len(self._queue) < self._waiting_max:
+            self._queue[session] = link
+            session.queue = self._queue
+        else:
+            self._loop.call_soon(self._refuse, link, session)
+
+    def _refuse(self, link: Caller, session: Session) -> None:
+        if not (session.ended or link.has_candidates):
+            link.give_up(f"{self._waiting_max} other addresses wait to be called")
 
     def _begin(self, link: Caller, session: Session) -> None:
         self._watch(link, session, _GRANTS_MAX)
@@ -165,9 +182,8 @@ class Dialler:
                 {"message": "connecting failed", "exception": task.exception()}
             )
         while self._queue and len(self._tasks) < self._half_open_max:
-            link, session = self._queue.popleft()
-            if not session.ended:
-                self._begin(link, session)
+            session = next(iter(self._queue))
+            self._begin(self._queue.pop(session), session)
 
     async def close(self) -> None:
         """End all attempts."""

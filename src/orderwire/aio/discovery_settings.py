@@ -3,6 +3,7 @@
 import msgspec
 
 from orderwire.discovery.messages import MESSAGE_BYTES_MAX
+from orderwire.discovery.settings import MEMBERS_MAX
 from orderwire.kernel import NS_PER_MS, NS_PER_S
 
 
@@ -17,6 +18,8 @@ class TransportSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     attempts_max: int = 3
     half_open_max: int = 128
     """Attempts under way, to all addresses."""
+    dialling_max: int = MEMBERS_MAX
+    """Addresses that wait for room among these; a further one is unreachable."""
     hello_ns: int = 10 * NS_PER_S
     """A connection that has not said who it is by then is closed."""
     frame_ns: int = 10 * NS_PER_S

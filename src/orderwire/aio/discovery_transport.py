@@ -80,6 +80,7 @@ class DiscoveryTransport:
             attempt_s=seconds(settings.attempt_ns),
             attempts_max=settings.attempts_max,
             half_open_max=settings.half_open_max,
+            waiting_max=settings.dialling_max,
         )
         self._links: dict[Address, Link] = {}
         self._streams: set[DiscoveryStream] = set()

@@ -36,6 +36,7 @@ def dialler(
         "attempt_s": 0.1,
         "attempts_max": 3,
         "half_open_max": 8,
+        "waiting_max": 64,
     }
     return Dialler(connect, **values | changes)
 
@@ -165,6 +166,40 @@ def test_who_is_being_called_by_the_other_waits_a_little() -> None:
         assert not calls.at
         await asyncio.sleep(0.06)
         assert len(calls.at) == 1
+        await made.close()
+
+    in_virtual_time(work)
+
+
+def test_who_ends_while_it_waits_for_room_waits_no_longer() -> None:
+    """Or a domain whose addresses come and go would leave them all behind."""
+
+    async def work() -> None:
+        made = dialler(hang, half_open_max=1)
+        first, other = Link("a"), Link("b")
+        made.dial(first, first.session)
+        for _ in range(1_000):
+            passing = Link("gone")
+            made.dial(passing, passing.session)
+            passing.session.end()
+        made.dial(other, other.session)
+        assert made.waiting == 1
+        await made.close()
+
+    in_virtual_time(work)
+
+
+def test_where_too_many_wait_a_further_one_gives_up_at_once() -> None:
+    async def work() -> None:
+        made = dialler(hang, half_open_max=1, waiting_max=2)
+        links = [Link(name) for name in "abcd"]
+        for link in links:
+            made.dial(link, link.session)
+        assert made.waiting == 2
+        await until(lambda: links[3].gave_up_at >= 0)
+        assert links[3].gave_up_at == 0
+        await until(lambda: links[2].gave_up_at >= 0)  # Those that wait have their turn.
+        assert links[2].gave_up_at == pytest.approx(9, abs=1)
         await made.close()
 
     in_virtual_time(work)
