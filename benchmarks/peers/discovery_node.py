@@ -24,7 +24,7 @@ from orderwire.discovery.fdp import FdpNode
 from orderwire.discovery.map_codec import CompactMaps, decode, decode_participant, encode_map
 from orderwire.discovery.maps import EndpointData, EndpointKind, Map, ParticipantData
 from orderwire.kernel import NS_PER_S
-from orderwire.participant.discovering import LIVE_SETTINGS
+from orderwire.participant.domain_settings import LIVE_SETTINGS
 
 PORT = 7411
 SERVER_PORT = 7400

@@ -195,6 +195,55 @@ async def test_members_find_each_other_through_an_ensemble_with_tls_and_a_user()
 
 
 @in_a_loop
+async def test_a_member_whose_id_is_taken_falls_silent_and_says_so() -> None:
+    """A server that lost its table and does not wait gives an id again; the larger incarnation
+    keeps it.  What the other said under that number would be taken for the new holder's."""
+    transport = await DiscoveryTransport.open("127.0.0.1:0", domain=DOMAIN)
+    core = BootstrapServer(BootstrapSettings(id_space=16), monotonic_now(), epoch=1)
+    host: DiscoveryHost[Any, Any] = DiscoveryHost(core, transport, lambda indication: None)
+    told: list[tuple[str, bool]] = []
+    try:
+        carl = member("carl", host.address, on_member=lambda *what: told.append(what))
+        ana = member("ana", host.address)
+        async with carl, ana:
+            writer, reader = ana.writer(CHAT), ana.reader(NEWS)
+            listening = carl.reader(CHAT)
+            idle = asyncio.create_task(ana.writer(NEWS).wait_matched(9))
+            shown = shell("--me=eye", f"--bootstrap={host.address}", "--read=x",
+                          f"--discovery-domain={DOMAIN}")  # fmt: skip
+            try:
+                await writer.wait_matched(1, timeout_s=60)
+                await until(lambda: len(carl.members) == 3, 120)
+                losing = asyncio.create_task(ana.lost())
+                lost = {"ana": ana.id}
+                lost |= {peer.name: peer.id for peer in carl.peers() if peer.name == "eye"}
+                for name, identity in lost.items():
+                    core._free(identity)
+                    other = member(f"not {name}", host.address, wish=identity)
+                    async with other:
+                        assert other.id == identity
+                        taking = other.writer(CHAT)
+                        await until(lambda: name not in carl.members)  # noqa: B023
+                        await taking.wait_matched(1, timeout_s=60)
+                        taking.write(name.encode())
+                        assert await first(listening) == name.encode()
+                for waiting in (losing, idle, reader.read(60), ana.flush()):
+                    with pytest.raises(LocalProtocolError, match="another participant has taken"):
+                        await waiting
+                with pytest.raises(LocalProtocolError, match="make a new one"):
+                    writer.write(b"mine?")
+                assert await asyncio.to_thread(shown.wait, 60) == 2
+            finally:
+                shown.kill()
+                shown.communicate()
+        assert ("ana", False) in told
+        async with member("ana", host.address) as again:
+            assert again.members == ("ana",)
+    finally:
+        await host.close()
+
+
+@in_a_loop
 async def test_members_that_listen_everywhere_are_called_where_they_say() -> None:
     """As behind several interfaces: each at an address of its own, discovery and data."""
     transport = await DiscoveryTransport.open(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orderwire.kernel import NS_PER_S
-from orderwire.participant.discovering import LIVE_SETTINGS
+from orderwire.participant.domain_settings import LIVE_SETTINGS
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(400)]
 

@@ -170,7 +170,12 @@ def command(
             watched = None
             if watching:
                 watched = asyncio.create_task(watch(participant, stop, as_json=as_json))
+            losing = asyncio.create_task(participant.lost())
+            losing.add_done_callback(lambda _: stop.set())
             await _serve(writing, count, stop)
+            if losing.done():
+                losing.result()
+            losing.cancel()
             if watched is not None:
                 stop.set()
                 await watched

@@ -106,6 +106,13 @@ class Outlet:
                 waiter.set_result(None)
         self._waiters = [entry for entry in self._waiters if not entry[1].done()]
 
+    def fail(self, why: str) -> None:
+        """Let nobody wait for readers any more."""
+        for _, waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(LocalProtocolError(why))
+        self._waiters.clear()
+
     async def wait(self, count: int) -> None:
         """Return once at least `count` readers match."""
         if self.matched < count:

@@ -15,11 +15,13 @@ from orderwire.aio.impairment import Fates, Impairment
 from orderwire.aio.zookeeper_access import ZookeeperAccess
 from orderwire.discovery.maps import EndpointData, EndpointKind
 from orderwire.kernel import NS_PER_S, LocalProtocolError, ProcessId, RemoteProtocolError
-from orderwire.participant.backbone import Backbone, GatewayState, checked
-from orderwire.participant.discovering import JOIN_S, Discovering, DomainSettings
+from orderwire.participant.backbone import Backbone, checked
+from orderwire.participant.discovering import Discovering
 from orderwire.participant.discovery_trace import DISCOVERY_RUN
 from orderwire.participant.domain import Domain, channel_number
+from orderwire.participant.domain_settings import JOIN_S, DomainSettings
 from orderwire.participant.drops import Dropped, DropWatch
+from orderwire.participant.finding import Finding
 from orderwire.participant.inputs import InputRecorder
 from orderwire.participant.matching import Matching
 from orderwire.participant.members import Members, listed
@@ -33,8 +35,9 @@ from orderwire.participant.reader import (
     Overflow,
     Reader,
 )
-from orderwire.participant.samples import Counters, DiscoveryCounters, add_counters
-from orderwire.participant.topics import Decode, Pattern, Topic
+from orderwire.participant.reading import asked_for, check_options
+from orderwire.participant.samples import Counters, add_counters
+from orderwire.participant.topics import Decode, Topic
 from orderwire.participant.tracing import Trace
 from orderwire.participant.writer import Writer
 from orderwire.trace.errors import TraceError
@@ -48,7 +51,7 @@ LINGER_S = 2.0
 """How long leaving `async with` waits for what was written to arrive, at most."""
 
 
-class Participant:
+class Participant(Finding):
     """One member of a group.  Use it as `async with Participant(…) as participant:`.
 
     Either the members find each other: `me` is any name, `domain` the domain's, and `bootstrap` the
@@ -153,6 +156,9 @@ class Participant:
         self._readers: list[Reader] = []
         self._closed = False
         self._lost_id = ""
+        self._losing: list[asyncio.Future[None]] = []
+        self._reached: dict[ProcessId, str] = {}
+        """What those are called that can be reached."""
         self._sink: Sink | None = None
         self._flush_timer: asyncio.TimerHandle | None = None
         self.malformed = 0
@@ -326,43 +332,13 @@ class Participant:
         writes.  At most `queue_samples_max` samples wait; `overflow` says which one is dropped
         then.  Raises LocalProtocolError.
         """
-        if isinstance(pattern, Topic):
-            if order is not None or decode is not None:
-                raise LocalProtocolError(
-                    f"reader of topic {pattern.name!r}: order= and decode= have no effect, they"
-                    " come from the topic"
-                )
-            name, order, decode = pattern.name, pattern.order, pattern.decode
-        else:
-            name = pattern
-            if not isinstance(order, Order):
-                raise LocalProtocolError(
-                    f"reader({pattern!r}) needs order=…, the same as its writers' topics have:"
-                    " Unordered(), Fifo(), DeltaCausal(lifetime_ms=…) or Published(algorithm=…)"
-                )
-        if callback is None and (on_error is not None or in_thread):
-            raise LocalProtocolError("on_error= and in_thread= have no effect without callback=")
-        for what, function, takes in (
-            ("callback", callback, "one sample"),
-            ("on_error", on_error, "an error and a sample"),
-            ("decode", decode, "the data"),
-        ):
-            if function is not None and not callable(function):
-                raise LocalProtocolError(f"{what}={function!r} must be a function of {takes}")
-        if not isinstance(overflow, Overflow):
-            raise LocalProtocolError(
-                f"overflow={overflow!r} must be Overflow.DROP_OLDEST or Overflow.DROP_NEWEST"
-            )
-        if in_thread and asyncio.iscoroutinefunction(callback):
-            raise LocalProtocolError("in_thread=True has no effect on a coroutine function")
-        if not isinstance(queue_samples_max, int) or queue_samples_max < 1:
-            raise LocalProtocolError(f"queue_samples_max={queue_samples_max!r} must be at least 1")
-        chosen = Pattern(name)
-        domain = self._domain(order)
+        asked = asked_for(pattern, order, decode)
+        check_options(callback, on_error, asked.decode, overflow, queue_samples_max, in_thread)
+        domain = self._domain(asked.order)
         reader = Reader(
             domain,
-            chosen,
-            decode=decode,
+            asked.pattern,
+            decode=asked.decode,
             callback=callback,
             on_error=on_error,
             in_thread=in_thread,
@@ -418,6 +394,20 @@ class Participant:
         for domain in self._domains.values():
             domain.trace_gone(member)
 
+    async def lost(self) -> None:
+        """Wait for as long as this member has its place in the domain.
+
+        Raises LocalProtocolError when another has taken its id: it neither sends nor receives any
+        more, and a new participant must be made.  Decision 0018.
+        """
+        self._opened()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._losing.append(waiter)
+        try:
+            await waiter
+        finally:
+            self._losing.remove(waiter)
+
     # What is known.
 
     @property
@@ -425,53 +415,6 @@ class Participant:
         """Names of all members that are there, in the order of their ids."""
         self._opened()
         return tuple(self._members.present.values())
-
-    def peers(self) -> list[Peer]:
-        """Return what the others tell of themselves: our domain's by id, then those of others.
-
-        Of other domains' participants (`ForeignPeer`) only topics are told that somebody here may
-        match, and no samples go between them and us.
-
-        Raises LocalProtocolError in a group by address list.
-        """
-        self._opened()
-        others = self._domain_of_others()
-        own, foreign = sorted(others.peers.items()), sorted(others.foreign.peers.items())
-        return [*(peer for _, peer in own), *(peer for _, peer in foreign)]
-
-    def shared_topics(self, peer: Peer) -> list[str]:
-        """Return the topics that we write and this participant reads, or the other way round."""
-        return peer.offers.shared_with(self._domain_of_others().offers)
-
-    @property
-    def gateway(self) -> GatewayState | None:
-        """How it stands as a gateway; None for one that is not willing to be one."""
-        self._opened()
-        members = self._members
-        if not isinstance(members, Discovering) or members.backbones is None:
-            return None
-        return members.backbones.state
-
-    @property
-    def listens(self) -> str:
-        """Where others reach our discovery.  Raises LocalProtocolError in a listed group."""
-        self._opened()
-        return self._domain_of_others().listens
-
-    @property
-    def endpoints(self) -> tuple[EndpointData, ...]:
-        """What the others are told that we write and read.
-
-        Raises LocalProtocolError in a listed group.
-        """
-        self._opened()
-        return self._domain_of_others().endpoints
-
-    @property
-    def discovery_counters(self) -> DiscoveryCounters:
-        """What our discovery counted.  Raises LocalProtocolError in a listed group."""
-        endpoint = self._opened()
-        return self._domain_of_others().counters(endpoint.unknown + endpoint.connections.unknown)
 
     def is_connected(self, peer: ProcessId) -> bool:
         """Whether data can be exchanged with this member now."""
@@ -520,14 +463,6 @@ class Participant:
             raise LocalProtocolError(self._lost_id)
         return self._endpoint
 
-    def _domain_of_others(self) -> Discovering:
-        if not isinstance(self._members, Discovering):
-            raise LocalProtocolError(
-                f"{self.name!r} is in a group by address list, which does not discover: give it"
-                " domain='…'"
-            )
-        return self._members
-
     def _domain(self, order: Order) -> Domain:
         endpoint = self._opened()
         domain = self._domains.get(order.key)
@@ -564,7 +499,7 @@ class Participant:
         return domain
 
     def _found(self, peer: Peer) -> None:
-        if self._endpoint is not None and not self._closed:
+        if self._endpoint is not None and not self._closed and not self._lost_id:
             assert peer.address is not None
             self._endpoint.add_peer_at(peer.id, peer.address)
 
@@ -575,11 +510,22 @@ class Participant:
             self._endpoint.remove_peer(peer)
 
     def _failed(self, why: str) -> None:
+        """Fall silent at once: what we said now under our number would be another's word."""
         self._lost_id = why
         _LOG.error("%s", why)
+        if self._endpoint is not None and not self._closed:
+            for peer in self._endpoint.peers:
+                self._lost(peer)
+        for writer in self._writers:
+            writer.lose(why)
+        for reader in list(self._readers):
+            reader.lose(why)
+        for waiter in self._losing:
+            if not waiter.done():
+                waiter.set_exception(LocalProtocolError(why))
 
     def _offer(self) -> None:
-        if not self._closed:
+        if not self._closed and not self._lost_id:
             assert self._matching is not None
             self._domain_of_others().offer(
                 [
@@ -606,8 +552,12 @@ class Participant:
         self._tell_member(peer, False)
 
     def _tell_member(self, peer: ProcessId, reachable: bool) -> None:
+        name = self._members.names[peer]
+        if reachable:
+            self._reached[peer] = name
+        else:  # Its id may be another's by now.
+            name = self._reached.pop(peer, name)
         if self._on_member is not None:
-            name = self._members.names[peer]
             try:
                 self._on_member(name, reachable)
             except Exception:

@@ -78,6 +78,7 @@ class Reader:
         self.pattern = pattern
         self.counters = ReaderCounters()
         self.closed = False
+        self._lost = ""
         self._domain = domain
         self._clock = domain.clock
         self._lifetime_ns = domain.order.lifetime_ns
@@ -141,7 +142,10 @@ class Reader:
         return self
 
     async def __anext__(self) -> Sample:
-        """Return the next sample; ends when the reader is closed and its queue is empty."""
+        """Return the next sample; ends when the reader is closed and its queue is empty.
+
+        Raises LocalProtocolError then, if it was not we who closed it.
+        """
         if self._loop.time() > self._turn_ends:
             await asyncio.sleep(0)
             self._turn_ends = self._loop.time() + self._turn_s()
@@ -149,6 +153,8 @@ class Reader:
             sample = self._next()
             if sample is not None:
                 return sample
+            if self._lost:
+                raise LocalProtocolError(self._lost)
             if self.closed:
                 raise StopAsyncIteration
             await self._wait()
@@ -191,6 +197,14 @@ class Reader:
                 waiter.cancel()
             if self._thread is not None and not self._pumping:
                 self._thread.shutdown(wait=False)
+
+    def lose(self, why: str) -> None:
+        """Close it, and say why where the next sample is waited for."""
+        self._lost = why
+        for _, waiter in self._matched:
+            if not waiter.done():
+                waiter.set_exception(LocalProtocolError(why))
+        self.close()
 
     def abandon(self) -> None:
         """Stop calling back; what waits is counted as abandoned."""

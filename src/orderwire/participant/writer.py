@@ -22,6 +22,7 @@ class Writer:
     def __init__(self, domain: "Domain", topic: Topic) -> None:
         self.topic = topic
         self.closed = False
+        self._lost = ""
         self._domain = domain
         self._encode = topic.encode
         self._outlet = domain.matching.declare(topic.name, domain.key)
@@ -93,6 +94,8 @@ class Writer:
         return None if lifetime_ns is None else delivered_within_ns(lifetime_ns)
 
     def _require_open(self) -> None:
+        if self._lost:
+            raise LocalProtocolError(self._lost)
         if self.closed:
             raise LocalProtocolError(
                 f"the writer of {self.topic.name!r} is closed: make another one with"
@@ -102,8 +105,10 @@ class Writer:
     async def wait_matched(self, readers: int = 1, timeout_s: float | None = None) -> None:
         """Wait until the topic has at least so many readers.
 
-        Raises TimeoutError, and LocalProtocolError when `readers` is no positive whole number.
+        Raises TimeoutError, and LocalProtocolError when `readers` is no positive whole number, or
+        nothing can be written any more.
         """
+        self._require_open()
         if not isinstance(readers, int) or readers < 1:
             raise LocalProtocolError(
                 f"wait_matched({readers!r}): give a number of readers, at least 1"
@@ -133,6 +138,11 @@ class Writer:
         Raises TimeoutError.
         """
         await self._domain.flush(timeout_s)
+
+    def lose(self, why: str) -> None:
+        """Refuse to write from now on, for this reason."""
+        self._lost = why
+        self._outlet.fail(why)
 
     def close(self) -> None:
         """Write no more.  What was written is still sent."""
