@@ -25,7 +25,6 @@ from orderwire import (
     Topic,
     Trace,
 )
-from orderwire.aio.gateway_host import GatewayHost
 from orderwire.cli.main import main
 from orderwire.participant.discovering import Discovering
 
@@ -149,12 +148,10 @@ class Cycle:
         sent: Counter[str] = Counter()
         for each in self.parts:
             assert isinstance(each._members, Discovering)
-            host = each._members._host
-            assert host is not None
-            sent += host.posted
-            if isinstance(host, GatewayHost):
-                for side in host.sides.values():
-                    sent += side.posted
+            assert each._members._host is not None
+            for host in each._members._host.hosts:
+                sent += host.posted
+        assert sent.total() == sum(each.discovery_counters.sent for each in self.parts)
         return sent
 
 
@@ -321,6 +318,7 @@ def test_gateways_are_killed_and_others_go_on(start: Start) -> None:
             (seen,) = [each for each in told["participants"] if each["domain"] == "east"]
             assert (seen["name"], seen["writes"], seen["shared"]) == ("ana", ["chat/a"], ["chat/a"])
             assert not seen["connected"]
+            assert seen["entrance"] == {"domain": "east", "bootstrap": east}
             assert "gateway" not in told
             await until(lambda: names(ana) == {"west/w0", "west/w1", "west/other"})
             (before,) = [each for each in foreign(ana) if each.name == "w0"]

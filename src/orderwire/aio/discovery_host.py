@@ -114,6 +114,11 @@ class DiscoveryHost(Generic[CommandT, IndicationT]):
         return self.transport.address
 
     @property
+    def hosts(self) -> "tuple[DiscoveryHost[CommandT, IndicationT], ...]":
+        """The hosts that run the core: this one, and others where it has several transports."""
+        return (self,)
+
+    @property
     def now(self) -> Instant:
         """The core's time: nanoseconds of the monotonic clock; never goes back."""
         self._now = max(self._now, monotonic_now())

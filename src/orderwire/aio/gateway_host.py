@@ -69,6 +69,11 @@ class GatewayHost(_SideHost):
                 _Side(gateway, name, self._routed), transport, tell, unreachable=_unreachable
             )
 
+    @property
+    def hosts(self) -> tuple[DiscoveryHost[Command, Any], ...]:
+        """This one and those of the backbones."""
+        return (self, *self.sides.values())
+
     async def close(self) -> None:
         """Feed the core no more, write what it posted, and close all transports."""
         await asyncio.gather(*(side.close() for side in self.sides.values()))

@@ -50,6 +50,8 @@ def seen(participant: Participant) -> list[dict[str, Any]]:
                 "shared": participant.shared_topics(peer),
             }
         )
+        if isinstance(peer, ForeignPeer):
+            rows[-1]["entrance"] = peer.entrance
     return rows
 
 

@@ -154,6 +154,11 @@ class Backbones:
         listens = {name: each.address for name, each in self._transports.items()}
         return GatewayState(gateway.is_gateway, listens, gateway.ids, gateway.domains)
 
+    @property
+    def malformed(self) -> int:
+        """MAPs, summaries and details that gateways elsewhere should not have sent."""
+        return 0 if self._gateway is None else self._gateway.malformed
+
     def note(self, indication: object) -> None:
         """Log what a user must know of the way to the backbones."""
         if isinstance(indication, OnBackbone) and isinstance(indication.told, Refused):
