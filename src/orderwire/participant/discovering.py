@@ -15,16 +15,12 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from orderwire.aio.addresses import PORT_MAX, is_loopback, resolved, split_address
+from orderwire.aio.addresses import is_loopback, split_address
 from orderwire.aio.clock import GroupClock
 from orderwire.aio.discovery_faults import Fault
 from orderwire.aio.discovery_host import DiscoveryHost, monotonic_now
-from orderwire.aio.discovery_tls import Credentials
 from orderwire.aio.discovery_transport import DiscoveryTransport
 from orderwire.aio.endpoint import Address
-from orderwire.aio.zookeeper_access import ZookeeperAccess
 from orderwire.discovery.commands import (
     Change,
     Command,
@@ -48,7 +44,6 @@ from orderwire.discovery.interest import InterestNode, Listed, Unreadable
 from orderwire.discovery.map_codec import CompactMaps, decode, encode_map
 from orderwire.discovery.maps import EndpointData, Map, ParticipantData
 from orderwire.discovery.messages import MapRecord
-from orderwire.discovery.settings import FEW_MESSAGES, DiscoverySettings
 from orderwire.discovery.summaries import decode_summary
 from orderwire.kernel import (
     GROUP_SIZE_MAX,
@@ -57,12 +52,13 @@ from orderwire.kernel import (
     ProcessId,
     RemoteProtocolError,
 )
-from orderwire.participant.backbone import Backbone, Backbones
+from orderwire.participant.backbone import Backbones
 from orderwire.participant.discovery_trace import (
     DiscoveryJournal,
     DiscoveryRecorder,
     run_settings,
 )
+from orderwire.participant.domain_settings import DomainSettings, called
 from orderwire.participant.foreign import Foreigners
 from orderwire.participant.peers import DATA, Offers, Peer, address_of, entrance_text, means
 from orderwire.participant.samples import DiscoveryCounters
@@ -73,75 +69,10 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-GROUP_SIZE = 256
-"""Members of a group that finds itself by seeds, at most; a bootstrap server says its own."""
-JOIN_S = 30.0
-"""How long joining a domain may take."""
 SEED_SETTLE_S = 0.5
 """Without a server an id counts as ours when nobody has claimed it for so long."""
 CHANGE_PAUSE_S = 0.005
 """Changes of our endpoints within this time are told as one."""
-LIVE_SETTINGS = FEW_MESSAGES
-"""Few messages when nothing happens: a member that dies is off the list 9 s later, and no longer
-written to as soon as its connection breaks."""
-
-
-class DomainSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which domain to join, and how.  Raises LocalProtocolError on a contradiction."""
-
-    domain: str
-    bootstrap: str | None = None
-    """`host:port` of the bootstrap server."""
-    seeds: tuple[str, ...] = ()
-    """`host:port` of members that are always there, in place of a server."""
-    zookeeper: str | None = None
-    """`host:port,…` of a ZooKeeper ensemble, maybe with a path, in place of a server."""
-    zookeeper_access: ZookeeperAccess | None = None
-    """TLS and user of that ensemble."""
-    listen: str = "127.0.0.1:0"
-    """Where discovery listens; data sockets are on the same host.  An IPv4 address."""
-    advertise: str | None = None
-    """Host, with or without a port, that others call where `listen` is none they can: `0.0.0.0`, or
-    an address of a container.  They must see what we send come from that host."""
-    data_port: int = 0
-    """Of the data sockets, TCP and UDP; 0: any free one."""
-    wish: int | None = None
-    """The id that we would like of the server, if it is free."""
-    credentials: Credentials | None = None
-    insecure: bool = False
-    group_size: int = GROUP_SIZE
-    join_s: float = JOIN_S
-    interest_only: bool = False
-    """Endpoints are told to those alone who match one.  The same at all members."""
-    gateway: tuple[Backbone, ...] = ()
-    """Where we are ready to stand for our domain."""
-    discovery: DiscoverySettings = LIVE_SETTINGS
-
-    def __post_init__(self) -> None:
-        if sum(map(bool, (self.bootstrap, self.seeds, self.zookeeper))) != 1:
-            raise LocalProtocolError(
-                f"domain {self.domain!r} needs bootstrap='host:port', seeds=['host:port', …] or"
-                " zookeeper='host:port,…', one of the three"
-            )
-        if self.interest_only and self.gateway:
-            raise LocalProtocolError(
-                f"domain {self.domain!r} with interest_only=True has no gateways: they must know"
-                " all endpoints of their domain"
-            )
-        if self.zookeeper_access is not None and self.zookeeper is None:
-            raise LocalProtocolError("zookeeper_access= has no effect without zookeeper=")
-        host, _ = split_address(self.listen)
-        if ":" in host:
-            raise LocalProtocolError(
-                f"listen={self.listen!r}: data go over IPv4 alone, so participants listen on IPv4"
-                " addresses"
-            )
-        if not 0 <= self.data_port <= PORT_MAX:
-            raise LocalProtocolError(f"data_port={self.data_port} must be from 0 to {PORT_MAX}")
-        if not 1 <= self.group_size <= GROUP_SIZE_MAX:
-            raise LocalProtocolError(
-                f"group_size={self.group_size} must be from 1 to {GROUP_SIZE_MAX}"
-            )
 
 
 class Discovering:
@@ -181,6 +112,9 @@ class Discovering:
         self.foreign = Foreigners()
         self._joined: asyncio.Future[None] = self._loop.create_future()
         self._gone = asyncio.Event()
+        self._fell_out = False
+        """Our id is another's, and we have left."""
+        self._leaving: asyncio.Task[None] | None = None
         self._refused = ""
         self.id: ProcessId | None = None
         self.inc = 0
@@ -204,8 +138,8 @@ class Discovering:
     async def open(self) -> None:
         """Join the domain; `id` is set then.  Raises TimeoutError, LocalProtocolError, OSError."""
         settings = self._settings
-        bootstrap = None if settings.bootstrap is None else await _called(settings.bootstrap)
-        seeds = tuple([await _called(each) for each in settings.seeds])
+        bootstrap = None if settings.bootstrap is None else await called(settings.bootstrap)
+        seeds = tuple([await called(each) for each in settings.seeds])
         transport = await DiscoveryTransport.open(
             settings.listen,
             domain=settings.domain,
@@ -461,7 +395,7 @@ class Discovering:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._host is not None and not self._gone.is_set():
+        if self._host is not None and not (self._gone.is_set() or self._fell_out):
             self._host.submit(Change(map=self._own_map()))
             if self._recorder is not None:
                 self._recorder.changed(self._host.now)
@@ -515,10 +449,7 @@ class Discovering:
     def _adopted(self, joined: Joined) -> None:
         assert self._core is not None
         if self.id is not None:
-            self._failed(
-                f"another participant has taken the id {self.id} of {self._name!r} in domain"
-                f" {self._settings.domain!r}: open it again"
-            )
+            self._fall_out()
             return
         size = self._core.roster.id_space
         if size > GROUP_SIZE_MAX:
@@ -534,6 +465,20 @@ class Discovering:
         self.names[joined.id] = self._name
         if not self._joined.done():
             self._joined.set_result(None)
+
+    def _fall_out(self) -> None:
+        """Leave: our data streams are known by an id that is another's."""
+        if self._fell_out:
+            return
+        self._fell_out = True
+        self._failed(
+            f"another participant has taken the id {self.id} of {self._name!r} in domain"
+            f" {self._settings.domain!r}: make a new one"
+        )
+        assert self._host is not None
+        self._host.submit(End())
+        if self._zookeeper is not None:
+            self._leaving = self._loop.create_task(self._zookeeper.close())
 
     def _learn(self, identity: int, inc: int, listens: str, record: MapRecord) -> None:
         try:
@@ -609,16 +554,6 @@ class Discovering:
         if identity in self._shared:
             self._shared.discard(identity)
             self._lost(identity)
-
-
-async def _called(address: str) -> str:
-    """Return the number of a server or seed.  Raises LocalProtocolError, OSError."""
-    number = await resolved(address)
-    if ":" in split_address(number)[0]:
-        raise LocalProtocolError(
-            f"{address} is at {number}: participants listen on IPv4, and call nobody beyond it"
-        )
-    return number
 
 
 def _is_of_kind(record: MapRecord, *, interest_only: bool) -> bool:
