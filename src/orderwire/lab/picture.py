@@ -141,8 +141,10 @@ def _draw_panel(
         axis.minorticks_off()
     if picture.log_y if panel.log_y is None else panel.log_y:
         axis.set_yscale("log", nonpositive="clip")
-    else:
+    elif any(row[measure] for line in lines.values() for row in line):
         axis.set_ylim(bottom=0)
+    else:
+        axis.set_ylim(0, 1)  # Nothing at all: an axis to 0.05 would look like something.
     return drawn
 
 

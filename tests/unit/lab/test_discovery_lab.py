@@ -151,6 +151,21 @@ def test_a_figure_of_cases_is_planned_judged_and_drawn(tmp_path: Path) -> None:
     assert "messages" not in below.get_text()
 
 
+def test_nothing_missing_is_drawn_as_none_of_one() -> None:
+    experiment = tiny('"max_s"', '"pairs_missing"')
+    samples = [
+        Sample(
+            series="F",
+            algorithm="fdp",
+            point={"case": "1-1"},
+            seed=1,
+            measures={"pairs_missing": 0.0},
+        )
+    ]
+    figure = draw(experiment, tidy(samples), [], experiment.full, 1, quick=False)
+    assert figure.axes[0].get_ylim() == (0, 1)
+
+
 def test_no_empty_axes_are_left_and_a_logarithmic_axis_names_its_values() -> None:
     text = TINY.replace('case = ["1-1", "1-2"]', "participants = [8, 16]")
     text = (
