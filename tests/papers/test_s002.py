@@ -20,7 +20,8 @@ from orderwire.discovery.ring import (
     successor_rows,
 )
 from orderwire.kernel import stream
-from orderwire.sim.discovery_script import ScriptRun, read_script
+from orderwire.sim.discovery_script import read_script
+from orderwire.sim.discovery_script_run import ScriptRun
 from orderwire.sim.discovery_world import DiscoveryWorld
 
 FIG_3 = (0, 1, 2, 3, 5, 6, 7)

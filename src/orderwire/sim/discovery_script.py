@@ -1,17 +1,15 @@
-"""Scripted runs of discovery: who starts, crashes, leaves and changes when, and what must hold.
+"""Scripts of discovery: who starts, crashes, leaves and changes when, and what must hold.
 
 The format is that of `tests/vectors/discovery/README.md`, kind `script`.  Times in seconds.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeVar, get_args
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
-from orderwire.discovery.fdp import FdpNode
-from orderwire.discovery.messages import Broadcast, JoinAck, Status
+from orderwire.discovery.messages import Message
 from orderwire.discovery.ring import RangePolicy
 from orderwire.discovery.settings import (
     LITERAL,
@@ -19,14 +17,19 @@ from orderwire.discovery.settings import (
     DiscoverySettings,
     Mechanisms,
 )
-from orderwire.kernel import NS_PER_S, stream
-from orderwire.sim.discovery_world import DiscoveryWorld, Faults, Posted
+from orderwire.kernel import NS_PER_S
+from orderwire.sim.discovery_world import SERVER
+from orderwire.sim.vector_format import VectorError
 
 RUN_EVENTS_MAX = 100_000
+SCRIPT_S_MAX = 86_400.0
+"""Longest script: a day."""
+FOR_EVER = float("inf")
+OF_ALL = ("server_down", "server_up", "partition", "heal")
+_SECONDS = ("hb", "t_fail", "t_ae", "t_lease", "t_arq", "t_pull", "t_ask", "lease")
+OF_ONE = ("start", "restart", "crash", "leave", "update", "mute_relay")
 
-
-class ScriptError(ValueError):
-    """The script is not in the documented format."""
+T = TypeVar("T")
 
 
 class ScriptParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,14 +85,20 @@ class ViewsAt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     present: list[int] = []
 
 
-class Times(msgspec.Struct, frozen=True, kw_only=True, rename={"sender": "frm"}):
+class Times(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"sender": "frm"},
+    forbid_unknown_fields=True,
+):
     """When one participant sends its own messages of a type."""
 
     t: str
     sender: str
     at: list[float]
     after: float = 0.0
-    until: float = float("inf")
+    until: float = FOR_EVER
     tol: float = 0.01
 
 
@@ -98,7 +107,7 @@ class GoneAt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     who: str
     after: float = 0.0
-    before: float = float("inf")
+    before: float = FOR_EVER
 
 
 class GoneEverywhere(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -106,6 +115,26 @@ class GoneEverywhere(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     id: int
     by: float
+
+
+class MessageExpected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One message that is sent: of its fields those that are stated."""
+
+    t: str
+    sender: str | UnsetType = msgspec.field(name="frm", default=UNSET)
+    to: str | UnsetType = UNSET
+    at: float | UnsetType = UNSET
+    hop: int | UnsetType = UNSET
+    hi: int | UnsetType = UNSET
+    dir: int | UnsetType = UNSET
+    seq: int | UnsetType = UNSET
+    base: int | UnsetType = UNSET
+    src: int | UnsetType = UNSET
+    inc: int | UnsetType = UNSET
+    ver: int | UnsetType = UNSET
+    hb: int | UnsetType = UNSET
+    maps: list[int] | UnsetType | None = UNSET
+    """Ids whose MAPs a JOIN_ACK carries; None is none."""
 
 
 class MessageCount(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -121,8 +150,8 @@ class ScriptExpectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     views_at: ViewsAt | list[ViewsAt] = []
     messages_after: float = 0.0
-    messages_before: float = float("inf")
-    messages: list[dict[str, Any]] | None = None
+    messages_before: float = FOR_EVER
+    messages: list[MessageExpected] | None = None
     times: Times | list[Times] = []
     gone: GoneAt | list[GoneAt] = []
     gone_everywhere: GoneEverywhere | list[GoneEverywhere] = []
@@ -132,7 +161,7 @@ class ScriptExpectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     count: MessageCount | list[MessageCount] = []
 
 
-class Script(msgspec.Struct, frozen=True, kw_only=True):
+class Script(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A scenario."""
 
     params: ScriptParams
@@ -140,30 +169,145 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     expect: ScriptExpectation
 
 
-def read_script(raw: Any) -> Script:
-    """Return the script of a JSON object.  Raises ScriptError."""
-    try:
-        script = msgspec.convert(raw, Script, strict=False)
-    except msgspec.ValidationError as error:
-        raise ScriptError(f"malformed script: {error}") from error
-    if len(script.events) > RUN_EVENTS_MAX:
-        raise ScriptError(f"{len(script.events)} events, at most {RUN_EVENTS_MAX}")
-    return script
+def several(given: T | list[T]) -> list[T]:
+    """Return the checks of one kind as a list."""
+    return given if isinstance(given, list) else [given]
+
+
+def ns(seconds: float) -> int:
+    """Return a time of a script in nanoseconds."""
+    return round(seconds * NS_PER_S)
 
 
 def message_name(message: Any) -> str:
     """Return the paper's name of a message: JOIN_ACK of JoinAck."""
-    name = type(message).__name__
+    return _NAMES[type(message)]
+
+
+def _name_of(kind: type[Any]) -> str:
     special = {"SyncReply": "SYNC_REP", "RequestId": "REQUEST_ID", "IdReply": "ID"}
+    name = kind.__name__
     if name in special:
         return special[name]
     return "".join(f"_{c}" if c.isupper() and at else c for at, c in enumerate(name)).upper()
 
 
+_NAMES: dict[type[Any], str] = {kind: _name_of(kind) for kind in get_args(Message)}
+
+
+def read_script(raw: Any) -> Script:
+    """Return the script of a JSON object.  Raises VectorError with what is wrong with it."""
+    try:
+        script = msgspec.convert(raw, Script, strict=False)
+    except msgspec.ValidationError as error:
+        raise VectorError(f"malformed script: {error}") from error
+    if len(script.events) > RUN_EVENTS_MAX:
+        raise VectorError(f"{len(script.events)} events, at most {RUN_EVENTS_MAX}")
+    _check_numbers(script)
+    bootstrap_of(script.params, settings_of(script.params))
+    _check_events(script)
+    _check_names(script)
+    _check_ids(script)
+    return script
+
+
+def _check_numbers(script: Script) -> None:
+    """Refuse times and ratios out of range."""
+    params, expect = script.params, script.expect
+    low, high = params.delay if isinstance(params.delay, tuple) else (params.delay, params.delay)
+    if not 0 <= low <= high <= SCRIPT_S_MAX:
+        raise VectorError(f"delay {params.delay} is negative, or not in order")
+    if not 0 <= params.loss <= 1:
+        raise VectorError(f"loss {params.loss} is not within 0 … 1")
+    times = [
+        *params.pair_delay.values(),
+        *(each.at for each in script.events),
+        *(each.recovery for each in script.events if each.recovery is not None),
+        *(each.at for each in several(expect.views_at)),
+        *(each.by for each in several(expect.gone_everywhere)),
+        *several(expect.split_at),
+        *(each for window in several(expect.times) for each in (window.after, window.until)),
+        *(each for window in several(expect.gone) for each in (window.after, window.before)),
+        expect.messages_after,
+        expect.messages_before,
+        *(value for name in _SECONDS for value in several(getattr(params, name))),
+    ]
+    flat = [each for time in times for each in (time if isinstance(time, tuple) else (time,))]
+    odd = [each for each in flat if each is not None and not 0 <= each <= SCRIPT_S_MAX]
+    odd = [each for each in odd if each != FOR_EVER]
+    if odd:
+        raise VectorError(f"times {odd} s are not within 0 … {SCRIPT_S_MAX}")
+
+
+def _check_events(script: Script) -> None:
+    for event in script.events:
+        if event.do not in (*OF_ALL, *OF_ONE):
+            raise VectorError(f"unknown event {event.do!r} at {event.at}")
+        if event.do in OF_ONE and event.who is None:
+            raise VectorError(f"event {event.do!r} at {event.at} names nobody")
+
+
+def _check_names(script: Script) -> None:
+    """Refuse names of participants that never start, and of messages that there are not."""
+    expect = script.expect
+    started = {each.who for each in script.events if each.do in ("start", "restart")}
+    if SERVER in started:
+        raise VectorError(f"{SERVER!r} is the name of the bootstrap server")
+    pairs = [pair.split(">") for pair in script.params.pair_delay]
+    if any(len(pair) != 2 for pair in pairs):
+        raise VectorError(f"pair_delay {sorted(script.params.pair_delay)}; expected 'from>to'")
+    stated = expect.messages or []
+    _refuse_unknown(
+        "nobody starts with the names",
+        (
+            *(each.who for each in script.events if each.do in OF_ONE),
+            *(name for each in script.events for name in each.group),
+            *(name for pair in pairs for name in pair),
+            *(each.sender for each in several(expect.times)),
+            *(each.who for each in several(expect.gone)),
+            *expect.holder.values(),
+            *(end for each in stated for end in (each.sender, each.to) if end is not UNSET),
+        ),
+        {*started, SERVER},
+    )
+    _refuse_unknown(
+        "there are no messages",
+        (
+            *(each.t for each in stated),
+            *(each.t for each in several(expect.times)),
+            *(each.t for each in several(expect.count)),
+        ),
+        set(_NAMES.values()),
+    )
+
+
+def _refuse_unknown(what: str, names: Iterable[Any], known: Iterable[Any]) -> None:
+    odd = sorted({str(name) for name in names} - {str(name) for name in known})
+    if odd:
+        raise VectorError(f"{what} {', '.join(odd)}")
+
+
+def _check_ids(script: Script) -> None:
+    """Refuse ids outside the id space."""
+    expect = script.expect
+    no_ids = [key for key in expect.holder if not (key.isascii() and key.isdecimal())]
+    if no_ids:
+        raise VectorError(f"holder: {no_ids} are no ids")
+    ids = [
+        *(each.id for each in script.events if each.id is not None),
+        *(each for views in several(expect.views_at) for each in (*views.absent, *views.present)),
+        *(each.id for each in several(expect.gone_everywhere)),
+        *map(int, expect.holder),
+    ]
+    odd = sorted({each for each in ids if not 0 <= each < script.params.id_space})
+    if odd:
+        raise VectorError(f"ids {odd} are not within 0 … {script.params.id_space - 1}")
+
+
 def settings_of(params: ScriptParams) -> DiscoverySettings:
-    """Return the participants' settings."""
+    """Return the participants' settings.  Raises VectorError."""
     if params.mode not in ("paper", "full"):
-        raise ScriptError(f"mode {params.mode!r}; expected 'paper' or 'full'")
+        raise VectorError(f"mode {params.mode!r}; expected 'paper' or 'full'")
     printed = params.mode == "paper"
     mechanisms = LITERAL if printed else Mechanisms()
     switched = {
@@ -177,12 +321,15 @@ def settings_of(params: ScriptParams) -> DiscoverySettings:
         "both_ways_bytes_max": -1 if params.bidirectional else 0,
     }
     if params.policy is not None:
+        known = [each.value for each in RangePolicy]
+        if params.policy not in known:
+            raise VectorError(f"policy {params.policy!r}; expected one of {', '.join(known)}")
         changes["policy"] = RangePolicy(params.policy)
     if params.hb is not None:
-        changes["heartbeat_min_ns"], changes["heartbeat_max_ns"] = map(_ns, params.hb)
+        changes["heartbeat_min_ns"], changes["heartbeat_max_ns"] = map(ns, params.hb)
     if params.t_ae is not None:
         both = params.t_ae if isinstance(params.t_ae, tuple) else (params.t_ae, params.t_ae)
-        changes["sync_min_ns"], changes["sync_max_ns"] = map(_ns, both)
+        changes["sync_min_ns"], changes["sync_max_ns"] = map(ns, both)
     for name, field in (
         ("t_fail", "fail_ns"),
         ("t_lease", "lease_ns"),
@@ -193,266 +340,16 @@ def settings_of(params: ScriptParams) -> DiscoverySettings:
     ):
         value = getattr(params, name)
         if value is not None:
-            changes[field] = _ns(value)
-    return DiscoverySettings(**changes)
+            changes[field] = ns(value)
+    try:
+        return DiscoverySettings(**changes)
+    except ValueError as error:
+        raise VectorError(f"malformed params: {error}") from error
 
 
-def _ns(seconds: float) -> int:
-    return round(seconds * NS_PER_S)
-
-
-class ScriptRun:
-    """One run of a script, with the moments at which something is looked at."""
-
-    def __init__(self, script: Script) -> None:
-        self.script = script
-        params = script.params
-        settings = settings_of(params)
-        bootstrap = BootstrapSettings(
-            id_space=params.id_space,
-            lease_ns=settings.lease_ns,
-        )
-        self.world = DiscoveryWorld(
-            settings,
-            bootstrap,
-            params.seed,
-            self._delays(params),
-            faults=Faults(loss_ratio=params.loss),
-            literal=params.mode == "paper",
-            record=True,
-        )
-        self.names: dict[int, str] = {}
-        self.failures: list[str] = []
-        self.checks = 0
-
-    @staticmethod
-    def _delays(params: ScriptParams) -> Callable[[str, str], int]:
-        pairs = {}
-        for pair, seconds in params.pair_delay.items():
-            source, _, to = pair.partition(">")
-            if not to:
-                raise ScriptError(f"pair_delay {pair!r}; expected 'from>to'")
-            pairs[source, to] = _ns(seconds)
-        chance = stream(params.seed, "script/delays")
-        if isinstance(params.delay, tuple):
-            low, high = (_ns(each) for each in params.delay)
-        else:
-            low = high = _ns(params.delay)
-
-        def delay(source: str, to: str) -> int:
-            fixed = pairs.get((source, to))
-            if fixed is not None:
-                return fixed
-            return low if low == high else chance.randint(low, high)
-
-        return delay
-
-    def run(self) -> None:
-        """Run the script and check what it expects."""
-        world = self.world
-        world.server_up()
-        for event in self.script.events:
-            world.at(_ns(event.at), self._act(event))
-        moments = sorted(self._moments(), key=lambda each: each[0])
-        for time_ns, look in moments:
-            world.run(time_ns)
-            look()
-        end = max([_ns(event.at) for event in self.script.events] + [world.world.now_ns])
-        for until in self._ends():
-            end = max(end, _ns(until))
-        world.run(end + NS_PER_S // 10)
-        self._check_messages()
-        self._check_rest()
-
-    def _ends(self) -> Iterator[float]:
-        expect = self.script.expect
-        if expect.messages_before != float("inf"):
-            yield expect.messages_before
-        for each in _several(expect.times):
-            if each.until != float("inf"):
-                yield each.until
-        for each in _several(expect.gone):
-            if each.before != float("inf"):
-                yield each.before
-
-    # -- events -----------------------------------------------------------------------------
-
-    def _act(self, event: ScriptEvent) -> Callable[[], None]:
-        world = self.world
-        if event.do in ("server_down", "server_up", "partition", "heal"):
-            acts: dict[str, Callable[[], None]] = {
-                "server_down": world.server_down,
-                "server_up": lambda: world.server_up(
-                    lost=event.lost,
-                    recovery_ns=None if event.recovery is None else _ns(event.recovery),
-                ),
-                "partition": lambda: world.partition(set(event.group)),
-                "heal": world.heal,
-            }
-            return acts[event.do]
-        who = event.who
-        if who is None:
-            raise ScriptError(f"event {event.do!r} at {event.at} names nobody")
-        if event.do == "start":
-            return lambda: self._start(who, event)
-        acts = {
-            "restart": lambda: self._restart(who, event),
-            "crash": lambda: world.crash(who, silent=event.silent),
-            "leave": lambda: world.leave(who),
-            "update": lambda: world.change(who, (event.data or "").encode()),
-            "mute_relay": lambda: self._mute(who),
-        }
-        if event.do not in acts:
-            raise ScriptError(f"unknown event {event.do!r} at {event.at}")
-        return acts[event.do]
-
-    def _start(self, who: str, event: ScriptEvent) -> None:
-        data = f"{who} {event.at}" if event.data is None else event.data
-        self.world.start(who, data.encode(), wish=event.id)
-
-    def _restart(self, who: str, event: ScriptEvent) -> None:
-        if who in self.world.processes:
-            self.world.crash(who)
-        self._start(who, event)
-
-    def _mute(self, who: str) -> None:
-        core = self.world.processes[who].core
-        assert isinstance(core, FdpNode)
-        core.broadcasts.muted = True
-
-    # -- checks -----------------------------------------------------------------------------
-
-    def _check(self, good: bool, why: str) -> None:
-        self.checks += 1
-        if not good:
-            self.failures.append(why)
-
-    def _moments(self) -> Iterator[tuple[int, Callable[[], None]]]:
-        expect = self.script.expect
-        for views in _several(expect.views_at):
-            yield _ns(views.at), partial(self._check_views, views)
-        for gone in _several(expect.gone_everywhere):
-            yield _ns(gone.by), partial(self._check_listed, gone.id, gone.by, False)
-        for at in _several(expect.split_at):
-            yield _ns(at), partial(self._check_split, at)
-
-    def _check_split(self, at: float) -> None:
-        wrong = self.world.faults_of_views(ignore_extra=True)
-        self._check(bool(wrong), f"the views are whole at {at} s, expected a split")
-
-    def _check_views(self, views: ViewsAt) -> None:
-        if views.exact:
-            wrong = self.world.faults_of_views(ignore_extra=views.ignore_extra)
-            self._check(not wrong, f"views at {views.at} s: {'; '.join(wrong[:5])}")
-        for identity in views.absent:
-            self._check_listed(identity, views.at, False)
-        for identity in views.present:
-            self._check_listed(identity, views.at, True)
-
-    def _check_listed(self, identity: int, at: float, listed: bool) -> None:
-        for address, node in self.world.nodes().items():
-            if node.id == identity:
-                continue
-            entry = node.roster.entries.get(identity)
-            found = entry is not None and entry.status is Status.LIVE
-            self._check(
-                found is listed,
-                f"{address} {'lists' if found else 'does not list'} {identity} at {at} s",
-            )
-
-    def _check_messages(self) -> None:
-        expect = self.script.expect
-        low, high = _ns(expect.messages_after), expect.messages_before * NS_PER_S
-        window = [each for each in self.world.posted if low <= each.time_ns <= high]
-        if expect.messages is not None:
-            self._check_multiset(window, expect.messages)
-        for count in _several(expect.count):
-            found = sum(message_name(each.message) == count.t for each in window)
-            most = float("inf") if count.max is None else count.max
-            self._check(
-                count.min <= found <= most,
-                f"{found} {count.t}, expected from {count.min} to {most}",
-            )
-        for times in _several(expect.times):
-            self._check_times(times)
-
-    def _check_multiset(self, window: list[Posted], expected: list[dict[str, Any]]) -> None:
-        names = {each["t"] for each in expected}
-        found = [self._fields(each) for each in window if message_name(each.message) in names]
-        left = list(found)
-        for each in expected:
-            match = next((one for one in left if _fits(one, each)), None)
-            self._check(match is not None, f"{each} is not sent; sent are {left[:10]}")
-            if match is not None:
-                left.remove(match)
-        self._check(not left, f"sent beside what is expected: {left[:10]}")
-
-    @staticmethod
-    def _fields(posted: Posted) -> dict[str, Any]:
-        message = posted.message
-        fields: dict[str, Any] = {
-            "t": message_name(message),
-            "frm": posted.source,
-            "to": posted.to,
-            "at": posted.time_ns / NS_PER_S,
-        }
-        for name in ("hop", "hi", "direction", "seq", "base", "src", "inc"):
-            if hasattr(message, name):
-                fields["dir" if name == "direction" else name] = getattr(message, name)
-        if isinstance(message, Broadcast):
-            fields |= {"src": message.row.id, "ver": message.row.ver, "hb": message.row.hb}
-        if isinstance(message, JoinAck):
-            maps = message.maps
-            fields["maps"] = None if maps is None else sorted(each.row.id for each in maps)
-        return fields
-
-    def _check_times(self, times: Times) -> None:
-        low, high = times.after * NS_PER_S, times.until * NS_PER_S
-        found = sorted(
-            {
-                each.time_ns / NS_PER_S
-                for each in self.world.posted
-                if message_name(each.message) == times.t
-                and each.source == times.sender
-                and getattr(each.message, "hop", 1) == 1
-                and low <= each.time_ns <= high
-            }
-        )
-        good = len(found) == len(times.at) and all(
-            abs(one - other) <= times.tol for one, other in zip(found, times.at, strict=True)
-        )
-        self._check(good, f"{times.sender} sends {times.t} at {found}, expected {times.at}")
-
-    def _check_rest(self) -> None:
-        expect = self.script.expect
-        for gone in _several(expect.gone):
-            at_ns = self.world.gone_ns.get(gone.who)
-            good = at_ns is not None and gone.after <= at_ns / NS_PER_S <= gone.before
-            when = "never" if at_ns is None else f"at {at_ns / NS_PER_S} s"
-            self._check(good, f"{gone.who} is gone {when}, not in {gone.after} … {gone.before} s")
-        nodes = self.world.nodes()
-        if expect.unique_ids:
-            often = Counter(node.id for node in nodes.values())
-            twice = [identity for identity, times in often.items() if times > 1]
-            self._check(not twice, f"ids held more than once: {twice}")
-        for identity, who in expect.holder.items():
-            holders = [address for address, node in nodes.items() if node.id == int(identity)]
-            self._check(holders == [who], f"id {identity} is held by {holders}, not by {who}")
-
-
-def _several(given: Any) -> list[Any]:
-    return given if isinstance(given, list) else [given]
-
-
-def _fits(found: dict[str, Any], expected: dict[str, Any]) -> bool:
-    return all(
-        found.get(name, "nothing") == (sorted(value) if name == "maps" and value else value)
-        for name, value in expected.items()
-    )
-
-
-def check_script(raw: Any) -> list[str | None]:
-    """Run a script; return one entry per check: None, or why it failed.  Raises ScriptError."""
-    run = ScriptRun(read_script(raw))
-    run.run()
-    return [*run.failures, *[None] * (run.checks - len(run.failures))]
+def bootstrap_of(params: ScriptParams, settings: DiscoverySettings) -> BootstrapSettings:
+    """Return the server's settings.  Raises VectorError."""
+    try:
+        return BootstrapSettings(id_space=params.id_space, lease_ns=settings.lease_ns)
+    except ValueError as error:
+        raise VectorError(f"malformed params: M: {error}") from error

@@ -1,205 +1,207 @@
-"""Worked scenarios of discovery: rows, trees, reports, sizes, merging, leases, and scripts.
+"""Worked scenarios of discovery: rings, merging, leases, populations, and scripts.
 
-The formats are those of `tests/vectors/discovery/README.md`.
+The formats are those of `tests/vectors/discovery/README.md`.  What a file has beside them is
+refused, except remarks: nothing that is expected goes unread.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import msgspec
 
 from orderwire.discovery.bootstrap import BootstrapServer
 from orderwire.discovery.effects import Post
-from orderwire.discovery.messages import Full, IdReply, MapRecord, Release, RequestId, Row, Status
-from orderwire.discovery.ring import (
-    RangePolicy,
-    broadcast_tree,
-    count_between,
-    own_targets,
-    successor_rows,
+from orderwire.discovery.messages import Full, IdReply, Release, RequestId, Row, Status
+from orderwire.discovery.roster import Entry, Roster
+from orderwire.discovery.settings import (
+    ID_SPACE_MAX,
+    SMALL_ID_SPACE,
+    BootstrapSettings,
+    DiscoverySettings,
 )
-from orderwire.discovery.roster import Roster
-from orderwire.discovery.settings import BootstrapSettings, DiscoverySettings
 from orderwire.kernel import NS_PER_MS, NS_PER_S, Instant
-from orderwire.sim.discovery_script import ScriptError, check_script
-from orderwire.sim.population import split_levels
+from orderwire.sim.discovery_population_vectors import population
+from orderwire.sim.discovery_ring_vectors import RING_KINDS, Checks, check_ids, equal, whole
+from orderwire.sim.discovery_script import SCRIPT_S_MAX
+from orderwire.sim.discovery_script_run import check_script
+from orderwire.sim.vector_format import VectorError, check_keys, read, without_remarks
 
-Checks = Iterator[str | None]
-"""One per check: None, or why it failed."""
-
-
-def _equal(what: str, found: Any, expected: Any) -> str | None:
-    return None if found == expected else f"{what} is {found}, expected {expected}"
-
-
-def _rows(given: Mapping[str, Any], expect: Mapping[str, Any]) -> Checks:
-    size, members = given["M"], sorted(given["members"])
-    rows = {str(each): successor_rows(members, each, size) for each in members}
-    for each, expected in expect.get("rows", {}).items():
-        yield _equal(f"row of {each}", rows.get(each), expected)
-    if "after_join" in expect:
-        after = sorted([*members, expect["after_join"]])
-        changed = [each for each in members if successor_rows(after, each, size) != rows[str(each)]]
-        yield _equal("rows changed", changed, sorted(expect["rows_changed_by_join"]))
+FRESH_TOLERANCE_S = 0.002
+"""Ages travel in whole milliseconds."""
+FINALLY = "finally_id"
+HEAD_KEYS = frozenset(("id", "kind", "expect"))
 
 
-def _tree(given: Mapping[str, Any], expect: Mapping[str, Any]) -> Checks:
-    size, members, source = given["M"], sorted(given["members"]), given["source"]
-    both_ways = given.get("bidirectional", False)
-    policies = given.get("policy", ["rank"])
-    for name in [policies] if isinstance(policies, str) else policies:
-        policy = RangePolicy(name)
-        edges = broadcast_tree(members, source, size, both_ways=both_ways, policy=policy)
-        as_dicts = [edge._asdict() for edge in edges]
-        if "edges" in expect:
-            yield _equal(f"{name}: edges", *_sets(as_dicts, expect["edges"]))
-        if "first_hop" in expect:
-            first = [edge for edge in as_dicts if edge["hop"] == 1]
-            yield _equal(f"{name}: first hop", *_sets(first, expect["first_hop"]))
-        if "hops" in expect:
-            hops = Counter(str(edge.hop) for edge in edges)
-            yield _equal(f"{name}: receivers per hop", dict(hops), expect["hops"])
-        hop_of = {str(edge.to): edge.hop for edge in edges}
-        for member, hop in expect.get("hop_of", {}).items():
-            yield _equal(f"{name}: hop of {member}", hop_of.get(member), hop)
-        if "messages" in expect:
-            yield _equal(f"{name}: messages", len(edges), expect["messages"])
-        if "max_maps_in_one_ack" in expect:
-            ring = [each for each in members if each != source]
-            largest = max(
-                1 + count_between([e for e in ring if e != edge.to], edge.to, edge.hi, edge.dir)
-                for edge in edges
-                if edge.hop == 1
-            )
-            yield _equal(f"{name}: largest report", largest, expect["max_maps_in_one_ack"])
+class _MergeGiven(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Headers fed to an empty table at participant 0."""
+
+    t_fail: float
+    id_space: int = msgspec.field(name="M", default=ID_SPACE_MAX)
+    steps: list[tuple[float, int, int, int, int, float, str, str]]
+    """(at, id, inc, ver, hb, age, addr, state) of each."""
+
+    def check(self) -> None:
+        """Refuse what is no header.  Raises VectorError."""
+        if not 1 <= self.id_space <= ID_SPACE_MAX:
+            raise VectorError(f"M is {self.id_space}, expected 1 to 2**64")
+        check_ids([step[1] for step in self.steps], self.id_space)
+        for step in self.steps:
+            at, _, inc, ver, hb, age, _, state = step
+            if not (0 <= at <= SCRIPT_S_MAX and age >= 0 and min(inc, ver, hb) >= 0):
+                raise VectorError(f"step {step} has a number out of range")
+            _check_state(state)
 
 
-def _sets(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> tuple[Any, Any]:
-    keys = sorted({key for each in expected for key in each})
-    return (
-        sorted(tuple(each.get(key) for key in keys) for each in found),
-        sorted(tuple(each.get(key) for key in keys) for each in expected),
-    )
+class _MergeExpected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    states: list[tuple[int | None, str | None, float | None]] | None = None
+    """(inc, state, fresh) of the id after each step; None is not compared."""
 
 
-def _reports(given: Mapping[str, Any]) -> tuple[dict[str, list[int]], list[int]]:
-    """Return what each first-hop receiver reports to the joiner, and who reports nothing."""
-    size, joiner = given["M"], given["joiner"]
-    members = sorted({*given["members"], joiner})
-    ring = [each for each in members if each != joiner]
-    both_ways = given.get("bidirectional", False)
-    reports = {}
-    for to, hi, direction in own_targets(ring, joiner, size, both_ways=both_ways):
-        known = [each for each in ring if each != to]
-        steps = range(count_between(known, to, hi, direction))
-        ordered = sorted(known, key=lambda each: (each - to) * direction % size)
-        reports[str(to)] = [to, *(ordered[step] for step in steps)]
-    return reports, [each for each in ring if str(each) not in reports]
-
-
-def _joinack(given: Mapping[str, Any], expect: Mapping[str, Any]) -> Checks:
-    reports, silent = _reports(given)
-    if "maps" in expect:
-        found = {key: sorted(value) for key, value in reports.items()}
-        wanted = {key: sorted(value) for key, value in expect["maps"].items()}
-        yield _equal("reports", found, wanted)
-    if "no_maps" in expect:
-        yield _equal("who reports nothing", sorted(silent), sorted(expect["no_maps"]))
-
-
-def _size(given: Mapping[str, Any], expect: Mapping[str, Any]) -> Checks:
-    endpoints = {int(key): value for key, value in given["endpoints"].items()}
-
-    def size_of(identity: int) -> int:
-        full = bytes(given["LP"] + given["LE"] * endpoints[identity])
-        return MapRecord(1, full).size_bytes
-
-    reports, _ = _reports(given)
-    if "join" in expect:
-        yield _equal("JOIN", size_of(given["joiner"]), expect["join"])
-    for to, expected in expect.get("join_ack", {}).items():
-        yield _equal(f"JOIN_ACK of {to}", sum(map(size_of, reports.get(to, []))), expected)
-
-
-def _merge(given: Mapping[str, Any], expect: Mapping[str, Any]) -> Checks:
-    roster = Roster(DiscoverySettings(fail_ns=round(given["t_fail"] * NS_PER_S)), "me")
-    roster.adopt(0, 1, 1 << 16)
-    for step, expected in zip(given["steps"], expect["states"], strict=True):
-        at, identity, inc, ver, hb, age, addr, status = step
+def _merge(given: Any, expect: Any) -> Checks:
+    told = read(given, _MergeGiven, "given")
+    told.check()
+    if not isinstance(expect, Mapping):
+        raise VectorError("malformed expect: expected an object")
+    finally_ = {key: value for key, value in expect.items() if key.startswith(FINALLY)}
+    rest = {key: value for key, value in expect.items() if key not in finally_}
+    states = read(rest, _MergeExpected, "expect").states
+    if states is not None and len(states) != len(told.steps):
+        raise VectorError(f"{len(told.steps)} steps, and {len(states)} states are expected")
+    for name in [each[1] for each in states or ()] + list(finally_.values()):
+        _check_state(name)
+    roster = Roster(_settings(told.t_fail), "participant 0")
+    # A large id space forgets old records, which no state of the format says. [FDP/1 R13]
+    roster.adopt(0, 1, min(told.id_space, SMALL_ID_SPACE))
+    for number, step in enumerate(told.steps):
+        at, identity, inc, ver, hb, age, addr, state = step
         age_ms = -(-round(age * NS_PER_S) // NS_PER_MS)
-        row = Row(identity, inc, ver, hb, age_ms, addr, Status[status], True)
+        row = Row(identity, inc, ver, hb, age_ms, addr, Status[state], True)
         roster.merge(row, Instant(round(at * NS_PER_S)))
-        entry = roster.entries.get(identity)
-        if entry is None:
-            found: list[Any] = [None, None, None]
-        else:
-            found = [entry.inc, entry.status.name, entry.fresh / NS_PER_S]
-        compared = [
-            (one, other) for one, other in zip(found, expected, strict=True) if other is not None
-        ]
-        good = all(
-            abs(one - other) < 0.002 if isinstance(other, float) and one is not None
-            else one == other
-            for one, other in compared
-        )  # fmt: skip
-        yield None if good else f"after {step} the entry is {found}, expected {expected}"
-    for key, status in expect.items():
-        if key.startswith("finally_id"):
-            entry = roster.entries.get(int(key.removeprefix("finally_id")))
-            yield _equal(key, None if entry is None else entry.status.name, status)
+        if states is not None:
+            found, wanted = roster.entries.get(identity), states[number]
+            good = _is_as_expected(found, *wanted)
+            why = f"after {list(step)} the entry is {_shown(found)}, expected {list(wanted)}"
+            yield None if good else why
+    for key, name in finally_.items():
+        last = whole(key.removeprefix(FINALLY))
+        if last is None:
+            raise VectorError(f"unknown key {key!r} in expect")
+        check_ids([last], told.id_space)
+        entry = roster.entries.get(last)
+        yield equal(key, None if entry is None else entry.status.name, name)
 
 
-def _bootstrap(given: Mapping[str, Any], expect: Mapping[str, Any]) -> Checks:
-    settings = BootstrapSettings(
-        id_space=given["M"], lease_ns=round(given.get("lease", 9.0) * NS_PER_S)
+def _check_state(name: Any) -> None:
+    known = [each.name for each in Status]
+    if name is not None and name not in known:
+        raise VectorError(f"state {name!r}; expected one of {', '.join(known)}")
+
+
+def _settings(fail_s: float) -> DiscoverySettings:
+    try:
+        return DiscoverySettings(fail_ns=round(fail_s * NS_PER_S))
+    except (ValueError, OverflowError) as error:
+        raise VectorError(f"t_fail is {fail_s}: {error}") from error
+
+
+def _shown(entry: Entry | None) -> list[Any]:
+    if entry is None:
+        return [None, None, None]
+    return [entry.inc, entry.status.name, entry.fresh / NS_PER_S]
+
+
+def _is_as_expected(
+    entry: Entry | None, inc: int | None, state: str | None, fresh: float | None
+) -> bool:
+    if entry is None:
+        return (inc, state, fresh) == (None, None, None)
+    return (
+        inc in (None, entry.inc)
+        and state in (None, entry.status.name)
+        and (fresh is None or abs(entry.fresh / NS_PER_S - fresh) <= FRESH_TOLERANCE_S)
     )
+
+
+# -- the bootstrap server ----------------------------------------------------------------------
+
+
+class _BootstrapGiven(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is asked of the server: (at, what, who)."""
+
+    id_space: int = msgspec.field(name="M")
+    lease: float = 9.0
+    ops: list[tuple[float, str, str]]
+
+
+class _BootstrapExpected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    replies: list[str | None]
+    """`ID 3`, `ID any`, `FULL`, or None for none."""
+    incarnations_increase: bool = False
+
+
+def _bootstrap(given: Any, expect: Any) -> Checks:
+    told = read(given, _BootstrapGiven, "given")
+    expected = read(expect, _BootstrapExpected, "expect")
+    try:
+        settings = BootstrapSettings(id_space=told.id_space, lease_ns=round(told.lease * NS_PER_S))
+    except (ValueError, OverflowError) as error:
+        raise VectorError(f"malformed given: {error}") from error
+    if len(told.ops) != len(expected.replies):
+        raise VectorError(f"{len(told.ops)} ops, and {len(expected.replies)} replies are expected")
+    for reply in expected.replies:
+        _check_reply(reply, told.id_space)
+    last = 0.0
+    for at, what, who in told.ops:
+        if what not in ("req", "request", "release"):
+            raise VectorError(f"unknown operation {what!r} of {who}; expected req or release")
+        if not last <= at <= SCRIPT_S_MAX:
+            raise VectorError(f"{what} of {who} at {at} s is not in order, or out of range")
+        last = at
     server = BootstrapServer(settings, Instant(0), epoch=1)
     granted: dict[str, IdReply] = {}
     grants: list[int] = []
-    for (at, what, who), expected in zip(given["ops"], expect["replies"], strict=True):
+    for (at, what, who), wanted in zip(told.ops, expected.replies, strict=True):
         now = Instant(round(at * NS_PER_S))
         if what == "release":
-            held = granted.pop(who)
-            server.receive(who, Release(held.id, who, held.inc), now)
-            yield _equal(f"reply to {who}'s release", None, expected)
-            continue
-        if what not in ("req", "request"):
-            yield f"unknown operation {what!r}; expected 'req' or 'release'"
-            continue
-        (post,) = server.receive(who, RequestId(who, who), now)
-        assert isinstance(post, Post)
-        reply = post.message
-        if isinstance(reply, Full):
-            yield _equal(f"reply to {who}", "FULL", expected)
-            continue
-        assert isinstance(reply, IdReply)
-        if granted.get(who, reply).inc != reply.inc or who not in granted:
-            grants.append(reply.inc)
-        granted[who] = reply
-        found = "ID any" if expected == "ID any" else f"ID {reply.id}"
-        yield _equal(f"reply to {who} at {at}", found, expected)
-    if expect.get("incarnations_increase"):
-        yield _equal("incarnations", grants, sorted(set(grants)))
+            held = granted.get(who)
+            # A stranger names what it cannot hold.
+            release = Release(0, who, 0) if held is None else Release(held.id, who, held.inc)
+            answers = server.receive(who, release, now)
+        else:
+            answers = server.receive(who, RequestId(who, who), now)
+        reply = None
+        for answer in answers:
+            assert isinstance(answer, Post)
+            if isinstance(answer.message, Full):
+                reply = "FULL"
+            elif isinstance(answer.message, IdReply):
+                reply = "ID any" if wanted == "ID any" else f"ID {answer.message.id}"
+                if who not in granted or granted[who].inc != answer.message.inc:
+                    grants.append(answer.message.inc)
+                granted[who] = answer.message
+        yield equal(f"reply to {what} of {who} at {at}", reply, wanted)
+    if expected.incarnations_increase:
+        yield equal("incarnations", grants, sorted(set(grants)))
 
 
-def _population(given: Mapping[str, Any], expect: Mapping[str, Any]) -> Checks:
-    total = given["total"]
-    for case in given["cases"]:
-        level_1, level_2, percent = case["level1"], case["level2"], case["percent"]
-        one, two = split_levels(total, level_1, level_2, percent)
-        name = f"{level_1}/{level_2}"
-        wanted = expect[name]
-        yield _equal(f"{name} level 1", [one.floor, one.ceiling], wanted[0])
-        yield _equal(f"{name} level 2", [two.floor, two.ceiling], wanted[1])
+def _check_reply(reply: str | None, id_space: int) -> None:
+    if reply in (None, "FULL", "ID any"):
+        return
+    assert reply is not None
+    word, _, number = reply.partition(" ")
+    identity = whole(number)
+    if word != "ID" or identity is None:
+        raise VectorError(f"reply {reply!r}; expected 'ID 0', 'ID any', 'FULL' or null")
+    check_ids([identity], id_space)
 
 
-KINDS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Checks]] = {
-    "rows": _rows,
-    "tree": _tree,
-    "joinack": _joinack,
-    "size": _size,
+# -- all kinds ---------------------------------------------------------------------------------
+
+KINDS: Mapping[str, Callable[[Any, Any], Checks]] = {
+    **RING_KINDS,
     "merge": _merge,
     "bootstrap": _bootstrap,
-    "population": _population,
+    "population": population,
 }
 
 
@@ -207,17 +209,19 @@ def is_discovery(raw: Mapping[str, Any]) -> bool:
     """Whether this scenario is one of discovery."""
     kind = raw.get("kind")
     if kind == "script":
-        params = raw.get("params", {})
-        return isinstance(params, Mapping) and "M" in params
-    return kind in KINDS
+        return "params" in raw or "events" in raw
+    return isinstance(kind, str) and kind in KINDS
 
 
 def check_discovery(raw: Mapping[str, Any]) -> list[str | None]:
-    """Return one entry per check: None, or why it failed.  Raises ScriptError."""
+    """Return one entry per check: None, or why it failed.  Raises VectorError."""
     kind = raw["kind"]
+    parts = ("params", "events") if kind == "script" else ("given",)
+    check_keys(raw, HEAD_KEYS | set(parts))
+    for part in (*parts, "expect"):
+        if part not in raw:
+            raise VectorError(f"malformed {kind}: no {part}")
+    told = without_remarks({part: raw[part] for part in (*parts, "expect")})
     if kind == "script":
-        return check_script(raw)
-    try:
-        return list(KINDS[kind](raw["given"], raw["expect"]))
-    except (KeyError, TypeError, ValueError, AttributeError, AssertionError) as error:
-        raise ScriptError(f"malformed {kind}: {type(error).__name__} {error}") from error
+        return check_script(told)
+    return list(KINDS[kind](told["given"], told["expect"]))

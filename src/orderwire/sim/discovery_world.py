@@ -17,6 +17,8 @@ from orderwire.discovery.commands import (
     Command,
     End,
     Gone,
+    Joined,
+    Refused,
     Start,
     Unreachable,
 )
@@ -26,6 +28,7 @@ from orderwire.discovery.fdp import FdpNode
 from orderwire.discovery.messages import Message
 from orderwire.discovery.settings import BootstrapSettings, DiscoverySettings
 from orderwire.kernel import Indicate, Instant, stream
+from orderwire.sim.discovery_judge import faults_of_views, leftovers
 from orderwire.sim.world import ARRIVAL, COMMAND, FAULT, TIMER, World
 
 SERVER: Address = "server"
@@ -130,6 +133,8 @@ class DiscoveryWorld:
         self._record = record
         self.gone_ns: dict[Address, int] = {}
         """When each participant that left was gone."""
+        self._refused: set[Address] = set()
+        """Who asked for an id and was told that there is none."""
         self.listeners: list[Callable[[int, Address, Any], None]] = []
 
     # -- processes --------------------------------------------------------------------------
@@ -206,6 +211,7 @@ class DiscoveryWorld:
         self.lives[address] = life + 1
         process = self.processes[address] = Process(address, core, life)
         self._silent.discard(address)
+        self._refused.discard(address)
         return process
 
     def crash(self, address: Address, *, silent: bool = False) -> None:
@@ -336,7 +342,11 @@ class DiscoveryWorld:
         now = self.world.now_ns
         for listener in self.listeners:
             listener(now, process.address, indication)
-        if isinstance(indication, Gone):
+        if isinstance(indication, Refused):
+            self._refused.add(process.address)
+        elif isinstance(indication, Joined):
+            self._refused.discard(process.address)
+        elif isinstance(indication, Gone):
             self.gone_ns[process.address] = now
             self.world.at(now, COMMAND, self._end, process)
 
@@ -354,32 +364,31 @@ class DiscoveryWorld:
             if isinstance(process.core, FdpNode) and not process.core.leaving
         }
 
-    def faults_of_views(self, *, ignore_extra: bool = False) -> list[str]:
-        """Return what is wrong with the views: missing, dead or stale entries, in words."""
-        nodes = self.nodes()
-        wrong = []
-        truth = {
-            node.id: (node.roster.inc, node.own.told.ver, node.own.told.full)
-            for node in nodes.values()
+    def admitted(self) -> dict[Address, FdpNode]:
+        """Return those of them that were not refused an id: the domain is full, or recovers."""
+        return {
+            address: node
+            for address, node in self.nodes().items()
+            if node.id is not None or address not in self._refused
         }
-        if None in truth:
-            wrong.append(f"{[a for a, n in nodes.items() if n.id is None]} have no id")
-        if len(truth) != len(nodes):
-            wrong.append(f"{len(nodes)} participants hold {len(truth)} ids")
-        for address, node in nodes.items():
-            seen = {}
-            for entry in node.live().values():
-                assert entry.map is not None
-                whole = node.own.form.shortened(entry.map)
-                seen[entry.id] = (entry.inc, whole.ver, whole.full)
-            for identity, expected in truth.items():
-                if identity == node.id:
-                    continue
-                found = seen.pop(identity, None) if identity is not None else None
-                if found is None:
-                    wrong.append(f"{address} misses {identity}")
-                elif found != expected:
-                    wrong.append(f"{address} has {identity} as {found}, it is {expected}")
-            if not ignore_extra:
-                wrong += [f"{address} lists {identity}, which is not there" for identity in seen]
-        return wrong
+
+    def faults_of_views(
+        self, *, ignore_extra: bool = False, ignore_refused: bool = False
+    ) -> list[str]:
+        """Return what is wrong with the views: missing, dead or stale entries, in words.
+
+        `ignore_refused` says that whoever was refused an id takes no part.
+        """
+        nodes = self.admitted() if ignore_refused else self.nodes()
+        return faults_of_views(nodes, ignore_extra=ignore_extra)
+
+    def faults_at_rest(self) -> list[str]:
+        """Return what is wrong when all has come to rest: also with what views do not show.
+
+        Contacts and suspicions are settled, everybody is sent to, and nobody is refused an id
+        while one is free.  Some of it is still under way within a lease and twice the fail time
+        after the last fault.
+        """
+        nodes = self.admitted()
+        full = len(nodes) >= self._bootstrap.id_space
+        return [*self.faults_of_views(ignore_refused=full), *leftovers(nodes)]

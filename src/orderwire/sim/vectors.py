@@ -5,6 +5,7 @@ scenario: processes, Δ, ε, clocks, sends with the arrival of each copy, and pe
 what every process must deliver and discard, at which tick.
 """
 
+import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ import msgspec
 from orderwire.kernel import GROUP_SIZE_MAX, members_of, parsed
 from orderwire.ordering.catalog import ALGORITHMS, Algorithm
 from orderwire.ordering.jang_delta_codec import JangDeltaPdu
-from orderwire.sim.discovery_script import ScriptError
 from orderwire.sim.discovery_vectors import check_discovery, is_discovery
 from orderwire.sim.schedule import Replayed, Schedule, ScheduledSend, replay
+from orderwire.sim.vector_format import VectorError, without_remarks
 from orderwire.verify.causal import check_causal_order, check_delta_causal_order
 from orderwire.verify.delta import (
     check_liveness,
@@ -30,6 +31,8 @@ FILE_BYTES_MAX = 16 * 1024 * 1024
 EXACT = "exact"
 """The family of the algorithms that deliver as soon as the definition allows."""
 
+NOTHING = "the scenario says nothing to check"
+
 OTHER_KINDS: Mapping[str, str] = {
     **dict.fromkeys(("logs", "line", "sort", "formula"), "selective total order"),
     "script": "selective total order",
@@ -37,11 +40,13 @@ OTHER_KINDS: Mapping[str, str] = {
 """Kinds of scenarios whose protocols are not in the catalog."""
 
 
-class VectorError(ValueError):
-    """The file is no scenario of a documented format."""
-
-
-class VectorSend(msgspec.Struct, frozen=True, kw_only=True, rename={"sender": "from"}):
+class VectorSend(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"sender": "from"},
+    forbid_unknown_fields=True,
+):
     """One message of a scenario."""
 
     id: str
@@ -59,7 +64,13 @@ class ProcessExpectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     discard: list[tuple[str, int]] = []
 
 
-class Tags(msgspec.Struct, frozen=True, kw_only=True, rename={"waits": "DC", "entries": "CI"}):
+class Tags(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"waits": "DC", "entries": "CI"},
+    forbid_unknown_fields=True,
+):
     """Control information on the wire, all empty entries sent.  None: not stated."""
 
     waits: dict[str, list[tuple[str, str]]] | None = None
@@ -132,7 +143,12 @@ def check_file(path: Path, report: Report, algorithms: Mapping[str, Algorithm]) 
     report.files += 1
     file = str(path)
     checks, failures = report.checks, len(report.failed)
-    _check_file(path, file, report, algorithms)
+    try:
+        _check_file(path, file, report, algorithms)
+    except VectorError as error:
+        report.count(file, "-", str(error))
+    except Exception as error:  # A fault of ours ends one file, and the others are still read.
+        report.count(file, "-", f"the check broke off: {_told(error)}")
     if len(report.failed) > failures:
         report.verdicts[file] = "failed"
     else:
@@ -140,21 +156,20 @@ def check_file(path: Path, report: Report, algorithms: Mapping[str, Algorithm]) 
 
 
 def _check_file(path: Path, file: str, report: Report, algorithms: Mapping[str, Algorithm]) -> None:
-    try:
-        raw = _read_object(path)
-        if is_discovery(raw):
-            for why in check_discovery(raw):
-                report.count(file, "fdp", why)
-            return
-        if "sends" not in raw and raw.get("kind") in OTHER_KINDS:
-            kind = raw["kind"]
-            missing = f"no algorithm for {OTHER_KINDS[kind]} in the catalog"
-            report.not_covered.append(NotCovered(file, f"kind {kind}", missing))
-            return
-        scenario = read_scenario(raw)
-    except (VectorError, ScriptError) as error:
-        report.count(file, "-", str(error))
+    raw = _read_object(path)
+    if is_discovery(raw):
+        outcomes = check_discovery(raw)
+        for why in outcomes:
+            report.count(file, "fdp", why)
+        if not outcomes:
+            report.not_covered.append(NotCovered(file, "expect", NOTHING))
         return
+    kind = raw.get("kind")
+    if "sends" not in raw and isinstance(kind, str) and kind in OTHER_KINDS:
+        missing = f"no algorithm for {OTHER_KINDS[kind]} in the catalog"
+        report.not_covered.append(NotCovered(file, f"kind {kind}", missing))
+        return
+    scenario = read_scenario(raw)
     unknown = sorted(set(raw) - set(Scenario.__struct_encode_fields__))
     for key in unknown:
         report.not_covered.append(NotCovered(file, key, "not a field of the documented format"))
@@ -162,7 +177,7 @@ def _check_file(path: Path, file: str, report: Report, algorithms: Mapping[str, 
     if EXACT not in families and (scenario.stamps or scenario.causal_past or scenario.jang_tags):
         families.append(EXACT)  # these are about the correct run, whatever else is expected
     if not families:
-        report.not_covered.append(NotCovered(file, "expect", "the scenario says nothing to check"))
+        report.not_covered.append(NotCovered(file, "expect", NOTHING))
     for family in families:
         name, _, bound = family.partition(":")
         covering = [entry for entry in algorithms.values() if entry.expectation == name]
@@ -182,9 +197,17 @@ def _check_file(path: Path, file: str, report: Report, algorithms: Mapping[str, 
         )
 
 
+def _told(error: Exception) -> str:
+    """Say what went wrong and where."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} (in {place.name}, line {place.lineno})"
+
+
 def _read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in this file.  Raises VectorError."""
     try:
+        if not path.is_file():
+            raise VectorError("no regular file")
         size = path.stat().st_size
         if size > FILE_BYTES_MAX:
             raise VectorError(f"{size} bytes, at most {FILE_BYTES_MAX} are read")
@@ -204,7 +227,7 @@ def read_scenario(raw: Mapping[str, Any]) -> Scenario:
         what = f"kind {kind!r}" if kind is not None else f"keys {', '.join(sorted(raw)) or 'none'}"
         raise VectorError(f"no documented format: {what}")
     try:
-        scenario = msgspec.convert(raw, Scenario)
+        scenario = msgspec.convert(without_remarks(raw), Scenario)
     except msgspec.ValidationError as error:
         raise VectorError(f"malformed scenario: {error}") from error
     _check_names(scenario)
