@@ -144,7 +144,8 @@ class BootstrapServer:
                 self._free(past)
             held = self._draw(message.wish)
             if held is None:
-                return Full(message.guid, self._ms_until(self._first_lease_end(now), now))
+                retry_ms = self._ms_until(self._first_lease_end(now), now)
+                return Full(message.guid, retry_ms, limit=self._limit)
             self._counter += 1
             inc = max((self._epoch << EPOCH_SHIFT) + self._counter, message.lost_inc + 1)
             self._hold(held, Holder(message.guid, inc, message.addr, 0), now)
@@ -171,10 +172,14 @@ class BootstrapServer:
             if identity != held
         )
 
+    @property
+    def _limit(self) -> int:
+        return min(self.settings.id_space, MEMBERS_MAX)
+
     def _draw(self, wish: int | None) -> int | None:
         """Return a free id: the one wished for, or the next in bit-reversed order."""
         size = self.settings.id_space
-        if len(self._holders) >= min(size, MEMBERS_MAX):
+        if len(self._holders) >= self._limit:
             return None
         if wish is not None and wish < size and wish not in self._holders:
             return wish
@@ -249,7 +254,7 @@ class BootstrapServer:
             other = self._by_guid.get(message.guid)
             if other is not None:  # It has been given another id since.
                 return RenewNo(message.id, message.inc)
-            if len(self._holders) >= MEMBERS_MAX:
+            if len(self._holders) >= self._limit:
                 return RenewNo(message.id, message.inc)
             self._hold(message.id, Holder(message.guid, message.inc, message.addr, 0), now)
         else:

@@ -32,6 +32,8 @@ from orderwire.kernel import NS_PER_S, Instant, probe
 
 RECENT_MAX = 4_096
 """Copies without acknowledgement that can still be rerouted."""
+RECENT_BYTES_MAX = 8 << 20
+"""Bytes of them, at most."""
 RATE_SAMPLE_NS = 50_000_000
 """An acknowledgement that took less says more of the delay than of the rate."""
 
@@ -69,6 +71,8 @@ class Broadcasts:
         self._outstanding_bytes = 0
         self._rate = settings.rate_bytes_per_s
         self._recent: dict[Key, tuple[int, Update]] = {}
+        """By age, the oldest first."""
+        self._recent_bytes = 0
         self.muted = False
         """Relays nothing; scenarios break a relay by it."""
 
@@ -166,11 +170,27 @@ class Broadcasts:
                 patience = 2 * self._outstanding_bytes * NS_PER_S // self._rate
                 self._timers.set(key, Instant(now + self._settings.ack_ns + patience))
         elif isinstance(copy, Update) and self._mechanisms.reroute:
-            self._recent.pop(key, None)
-            self._recent[key] = (now, copy)
-            if len(self._recent) > RECENT_MAX:
-                del self._recent[next(iter(self._recent))]
+            self._remember(key, copy, now)
         return [Post(addr, copy)]
+
+    def _remember(self, key: Key, copy: Update, now: Instant) -> None:
+        """Keep an UPDATE for as long as its target may turn out to be gone, within the limits."""
+        self._forget_recent(key)
+        self._recent[key] = (now, copy)
+        self._recent_bytes += nominal_bytes(copy)
+        since = now - self._settings.ack_ns
+        while self._recent and (
+            len(self._recent) > RECENT_MAX
+            or self._recent_bytes > RECENT_BYTES_MAX
+            or next(iter(self._recent.values()))[0] < since
+        ):
+            self._forget_recent(next(iter(self._recent)))
+
+    def _forget_recent(self, key: Key) -> tuple[int, Update] | None:
+        found = self._recent.pop(key, None)
+        if found is not None:
+            self._recent_bytes -= nominal_bytes(found[1])
+        return found
 
     @staticmethod
     def _is_own_join(copy: Join | Leave) -> bool:
@@ -231,9 +251,9 @@ class Broadcasts:
             effects += self._reroute(copy, now, late=pending.sends > 1)
         since = now - self._settings.ack_ns
         for key in [each for each in self._recent if each[4] == identity]:
-            sent_ns, update = self._recent.pop(key)
-            if sent_ns >= since:
-                effects += self._reroute(held(update, now - sent_ns), now)
+            found = self._forget_recent(key)
+            if found is not None and found[0] >= since:
+                effects += self._reroute(held(found[1], now - found[0]), now)
         return effects
 
     def _reroute(self, copy: Broadcast, now: Instant, *, late: bool = False) -> DiscoveryEffects:
@@ -255,6 +275,7 @@ class Broadcasts:
         for key in list(self.pending):
             self._forget(key)
         self._recent.clear()
+        self._recent_bytes = 0
 
 
 def heartbeat(row: Row, seq: int) -> Heartbeat:

@@ -69,6 +69,8 @@ class Refused(msgspec.Struct, frozen=True):
 
     retry_ms: int
     recovering: bool
+    limit: int = 0
+    """Of participants, if the domain is full."""
 
 
 class Learnt(msgspec.Struct, frozen=True):

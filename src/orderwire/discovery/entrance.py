@@ -198,7 +198,7 @@ class ServerEntrance:
                 return []
             wait_ns = max(message.retry_ms * NS_PER_MS, self._settings.request_ns // 10)
             self._due = Instant(now + min(wait_ns, self._settings.lease_ns))
-            return [Indicate(Refused(message.retry_ms, message.recovering))]
+            return [Indicate(Refused(message.retry_ms, message.recovering, message.limit))]
         if isinstance(message, RenewOk):
             if self._held != (message.id, message.inc):
                 return []
@@ -322,7 +322,9 @@ class SeedEntrance:
             if self._attempt >= ATTEMPTS_MAX:
                 self._attempt = 0
                 self._due = Instant(now + self._settings.lease_ns)
-                return [Indicate(Refused(self._settings.lease_ns // NS_PER_MS, False))]
+                return [
+                    Indicate(Refused(self._settings.lease_ns // NS_PER_MS, False, self._id_space))
+                ]
             self._round = 0
             return self._hello(now)
         raise RemoteProtocolError(f"{type(message).__name__} needs a bootstrap server")

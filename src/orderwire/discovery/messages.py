@@ -138,6 +138,8 @@ class Full(msgspec.Struct, frozen=True, array_like=True, tag=3, gc=False):
     retry_ms: Count
     recovering: bool = False
     """The server has lost its table and learns who is there."""
+    limit: Count = 0
+    """So many participants hold an id, and there are no more; 0 while it recovers."""
 
 
 class Renew(msgspec.Struct, frozen=True, array_like=True, tag=4, gc=False):

@@ -89,7 +89,7 @@ def test_full_is_said_with_the_time_until_a_lease_ends() -> None:
     core = server(2)
     granted(core, "a")
     granted(core, "b", ms(1_000))
-    assert ask(core, RequestId("c", "at c"), ms(2_000)) == Full("c", 7_000)
+    assert ask(core, RequestId("c", "at c"), ms(2_000)) == Full("c", 7_000, limit=2)
     reply = granted(core, "c", LEASE + 1)
     assert reply.id == 0
     assert [each.addr for each in reply.members] == ["at b"]

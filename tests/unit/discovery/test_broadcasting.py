@@ -191,6 +191,25 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(copies(driven.core.relay(oldest, T0))) == 1
 
 
+def test_updates_that_cannot_be_rerouted_any_more_are_forgotten() -> None:
+    """eclipse-cyclonedds/cyclonedds #2306: all changes of the last hours were held."""
+    driven = Driven(5, 9, 12)
+
+    def tell(seq: int, now: Instant, size: int) -> None:
+        driven.core.own(Update(0, 0, ROW, seq, 1, 0, UP, 1, bytes(size)), now)
+
+    for seq in range(1, 100):
+        tell(seq, ms(500 * seq), 10)
+    assert {key[2] for key in driven.core._recent} == {97, 98, 99}
+    size = broadcasting.RECENT_BYTES_MAX // 8
+    for seq in range(100, 200):
+        tell(seq, ms(500 * 99), size)
+    assert 5 <= len(driven.core._recent) <= 8
+    tell(200, ms(500 * 99), broadcasting.RECENT_BYTES_MAX)
+    assert not driven.core._recent
+    assert driven.core._recent_bytes == 0
+
+
 def test_relayed_goodbyes_are_pending_until_answered() -> None:
     """[R17]"""
     driven = Driven(5, 12)

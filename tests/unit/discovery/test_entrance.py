@@ -235,7 +235,7 @@ def test_when_no_attempt_finds_an_id_it_says_so_and_waits() -> None:
     for attempt in range(1_000):
         said = entrance.receive("s1", Taken(drawn_id("g", attempt, 2), entrance._inc), T0, nobody())
         refused = said
-    assert refused == [Indicate(Refused(9_000, False))]
+    assert refused == [Indicate(Refused(9_000, False, 2))]
     assert entrance.next_deadline() == ms(9_000)
 
 
