@@ -316,7 +316,8 @@ async def test_what_contradicts_itself_is_refused() -> None:
 
 @in_a_loop
 async def test_nobody_at_the_bootstrap_address_is_told() -> None:
-    with pytest.raises(TimeoutError, match=r"through 127\.0\.0\.1:1 within 0\.3 s: there was no"):
+    told = r"through 127\.0\.0\.1:1 within 0\.3 s: there was no answer, 127\.0\.0\.1:1: .*111"
+    with pytest.raises(TimeoutError, match=told):
         async with Participant("ana", domain=DOMAIN, bootstrap="127.0.0.1:1", join_s=0.3):
             pass
 
@@ -377,18 +378,32 @@ async def test_the_shell_shows_who_is_there() -> None:
     async with server() as at, member("ana", at) as ana:
         ana.writer(CHAT)
         options = ("--me", "eye", "--bootstrap", at, "--discovery-domain", DOMAIN)
-        watching = shell(*options, "--watch")
+        fitting = ("--read", "chat/*", "--lifetime-ms", "2000")
+        watching = shell(*options, "--watch", *fitting)
+        other = shell("--me", "other", *options[2:], "--read", "**", "--order", "fifo")
         try:
             while True:
                 line = await asyncio.to_thread(watching.stdout.readline)  # type: ignore[union-attr]
-                (*_, seen) = json.loads(line)["participants"] or [{"writes": []}]
-                if seen["writes"]:
+                told = json.loads(line)
+                (*_, seen) = told["participants"] or [{"writes": []}]
+                if seen["writes"] and told["topics"] and seen["connected"]:
                     break
             assert seen["name"] == "ana"
-            assert seen["writes"] == ["chat/a"]
+            assert seen["writes"] == seen["shared"] == ["chat/a"]
+            while not told["topics"][0]["other_order"]:
+                line = await asyncio.to_thread(watching.stdout.readline)  # type: ignore[union-attr]
+                told = json.loads(line)
+            (topic,) = told["topics"]
+            assert (topic["topic"], topic["writers"], topic["readers"]) == (
+                "chat/a",
+                ["ana"],
+                ["eye"],
+            )
+            assert topic["other_order"][0].startswith("other (fifo")
             watching.send_signal(signal.SIGTERM)
             assert await asyncio.to_thread(watching.wait, 60) == 0
         finally:
-            watching.kill()
-            watching.communicate()
+            for each in (watching, other):
+                each.kill()
+                each.communicate()
         await until(lambda: ana.members == ("ana",))

@@ -146,6 +146,7 @@ def test_sixteen_processes_that_start_at_once_and_one_that_is_killed_and_restart
     status, told = bootstrap.stop()
     assert status == 0
     assert "17 requests" in told
+    assert (bootstrap.lines[-1]["requests"], bootstrap.lines[-1]["refused"]) == (17, {})
 
 
 def test_bootstrap_keeps_its_epoch_and_learns_who_is_there(start: Start, tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ class DiscoveryTransport:
         self.settings = settings
         self.dropped = Tally()
         """Messages that were posted and never written, by address."""
+        self.last_failure = ""
+        """Which address could not be reached last, and why."""
         self.closing = False
         self._listener = Listener(
             listener,
@@ -433,6 +435,7 @@ class DiscoveryTransport:
     def failed(self, link: Link, why: str, dropped: int) -> None:
         """Tell that an address cannot be reached."""
         self._count_dropped(link, dropped)
+        self.last_failure = f"{link.address}: {why}"
         _LOG.debug("%s is unreachable: %s", link.address, why)
         self._tell_unreachable(link.address)
 

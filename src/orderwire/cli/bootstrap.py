@@ -58,7 +58,9 @@ DEFAULT_ADDRESS = "127.0.0.1:7400"
     help="Without a state: nobody holds an id yet, so issue ids at once.",
 )
 @protected
-@click.option("--json", "as_json", is_flag=True, help="Print the address as JSON once listening.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Address and, at the end, counts as lines of JSON."
+)
 def command(
     listen: str,
     advertise: str | None,
@@ -119,6 +121,17 @@ def command(
         await host.close()
         held = bool(server.holders()) or server.is_recovering(monotonic_now())
         kept.end(server.epoch, held=held)  # It may have been shown incarnations of a later epoch.
+        if as_json:
+            emit_json(
+                {
+                    "requests": server.requests,
+                    "renewals": server.renewals,
+                    "held": len(server.holders()),
+                    "malformed": host.malformed.total(),
+                    "refused": {str(fault): count for fault, count in transport.faults.items()},
+                    "refused_hosts": transport.refusals,
+                }
+            )
         refused = transport.refusals.total()
         progress(
             f"{server.requests} requests, {server.renewals} renewals, {len(server.holders())} ids"

@@ -175,6 +175,8 @@ class Discovering:
             if self._zookeeper is not None and self._zookeeper.trouble is not None:
                 self._refused = self._zookeeper.trouble
             why = self._refused or "there was no answer"
+            if not self._refused and transport.last_failure:
+                why += f", {transport.last_failure}"
             if not self._refused and settings.advertise is not None:
                 why += f"; others must see what we send come from {transport.address}'s host"
             raise TimeoutError(
