@@ -16,9 +16,10 @@ from orderwire.ordering.bounded_jang_codec import NO_FLOOR
 from orderwire.ordering.catalog import ALGORITHMS, Algorithm, OrderingSettings
 from orderwire.ordering.fixed_delay import FixedDelay
 from orderwire.ordering.pdu import Delivered
+from orderwire.sim.causal_vectors import read_scenario, schedule_of
 from orderwire.sim.drawn_schedules import draw_schedule
 from orderwire.sim.schedule import Replayed, Schedule, ScheduledSend, replay
-from orderwire.sim.vectors import check_paths, read_scenario, schedule_of
+from orderwire.sim.vectors import check_paths
 from orderwire.verify.causal import check_causal_order, check_delta_causal_order, violating_pairs
 from orderwire.verify.history import rebuild
 

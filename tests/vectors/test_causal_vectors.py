@@ -15,8 +15,9 @@ from judging import broken
 
 from orderwire.cli.vectors import command
 from orderwire.ordering.catalog import ALGORITHMS, Algorithm
+from orderwire.sim.causal_vectors import read_scenario, schedule_of
 from orderwire.sim.schedule import replay
-from orderwire.sim.vectors import check_paths, read_scenario, schedule_of
+from orderwire.sim.vectors import check_paths
 from orderwire.verify.causal import violating_pairs
 from orderwire.verify.history import rebuild
 
@@ -174,6 +175,69 @@ def test_what_the_catalog_cannot_check_is_listed(tmp_path: Path) -> None:
         (path.name, "oracle:3"),
         (path.name, "colour"),
     }
+
+
+REMARK = {"note": "drawn anew"}
+HUGE = 1 << 61
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "value", "why"),
+    [
+        ("fig1", ("sends", 0, "lifetime"), 3, "unknown field `lifetime`"),
+        ("fig1", ("jang_tags", "m2", "DCs"), {}, "unknown field `DCs`"),
+        ("fig1", ("expect", "exact", "P2", "delivers"), [], "unknown field `delivers`"),
+        ("fig1", ("violated_by",), {"triangle-h0": {"safe": []}}, "unknown field `safe`"),
+        ("fig1", ("expect", "exact:3"), {}, "exact takes no bound"),
+        ("fig1", ("expect", "maxcb-paper"), {}, "the bound is no positive number"),
+        ("fig1", ("expect", "maxcb-paper:0"), {}, "the bound is no positive number"),
+        ("fig1", ("expect", "maxcb-paper:٣"), {}, "the bound is no positive number"),
+        ("fig1", ("delta",), HUGE, "delta: [2305843009213693952] ticks, at most"),
+        ("fig1", ("epsilon",), HUGE, "epsilon, timer_granularity: [2305843009213693952]"),
+        ("fig1", ("clock_offset", "P1"), -HUGE, "clock_offset: [-2305843009213693952]"),
+        ("fig1", ("sends", 0, "t"), -HUGE, "message 'm1': [-2305843009213693952]"),
+        ("fig1", ("sends", 0, "arrive", "P3"), HUGE, "message 'm1': [2305843009213693952]"),
+    ],
+)
+def test_what_nothing_would_heed_fails_with_a_reason(
+    tmp_path: Path, name: str, where: tuple[str | int, ...], value: Any, why: str
+) -> None:
+    raw = next(load(path) for path in FILES if name in path.stem)
+    at: Any = raw
+    for key in where[:-1]:
+        at = at[key]
+    at[where[-1]] = value
+    path = tmp_path / "odd.json"
+    path.write_text(json.dumps(raw))
+    (failure,) = check_paths([path]).failed
+    assert why in failure.why
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_remarks_change_nothing(tmp_path: Path, path: Path) -> None:
+    raw = load(path)
+    remarked = raw | {
+        "sends": [send | REMARK for send in raw["sends"]],
+        "jang_tags": {key: tags | REMARK for key, tags in raw.get("jang_tags", {}).items()},
+    }
+    copy = tmp_path / "remarked.json"
+    copy.write_text(json.dumps(remarked))
+    reports = check_paths([path]), check_paths([copy])
+    assert reports[1].failed == []
+    assert reports[0].passed == reports[1].passed
+
+
+def test_a_script_of_no_family_is_refused(tmp_path: Path) -> None:
+    """One of selective total order has steps, one of discovery params or events."""
+    path = tmp_path / "script.json"
+    path.write_text('{"kind": "script", "expect": {}}')
+    (failure,) = check_paths([path]).failed
+    assert failure.why == "no documented format: kind 'script'"
+    path.write_text('{"kind": "script", "steps": [], "expect": {}}')
+    assert [part.expectation for part in check_paths([path]).not_covered] == ["kind script"]
+    path.write_text('{"kind": "script", "events": [], "expect": {}}')
+    (failure,) = check_paths([path]).failed
+    assert failure.why == "malformed script: no params"
 
 
 def test_clocks_before_their_origin_are_only_an_offset(tmp_path: Path) -> None:
