@@ -73,24 +73,34 @@ async def test_who_leaves_and_comes_again_is_matched_again() -> None:
 
 
 @pytest.mark.parametrize("first_is", [True, False])
-def test_in_a_mixed_domain_who_came_first_is_right(
+def test_in_a_mixed_domain_the_oldest_is_right(
     first_is: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     @in_a_loop
     async def mixed() -> None:
-        async with domain("test") as at:
-            options: dict[str, Any] = {"domain": "test", "bootstrap": at}
-            async with Participant("ana", **options, interest_only=first_is) as ana:
-                wrong = Participant("ben", **options, interest_only=not first_is)
-                async with wrong as ben:
-                    await until(lambda: bool(ben._lost_id))
-                    with pytest.raises(LocalProtocolError, match=r"must be the same at all"):
-                        ben.writer(CHAT)
-                    await until(lambda: "'ana' has" in caplog.text)
-                    async with Participant("carl", **options, interest_only=first_is) as carl:
-                        writer = ana.writer(CHAT)
-                        carl.reader(CHAT)
-                        await writer.wait_matched(1, timeout_s=60)
+        async with AsyncExitStack() as stack:
+            at = await stack.enter_async_context(domain("test"))
+
+            async def start(name: str, interest_only: bool) -> Participant:
+                return await stack.enter_async_context(
+                    Participant(name, domain="test", bootstrap=at, interest_only=interest_only)
+                )
+
+            ana = await start("ana", first_is)
+            wrong = await start("wrong", not first_is)
+            ben = await start("ben", first_is)  # it meets one of the other kind that is older
+            also = await start("also wrong", not first_is)
+            for each in (wrong, also):
+                await until(lambda each=each: bool(each._lost_id))  # type: ignore[misc]
+                with pytest.raises(LocalProtocolError, match=r"must be the same at all"):
+                    each.writer(CHAT)
+            carl = await start("carl", first_is)
+            writer = ana.writer(CHAT)
+            for each in (ben, carl):
+                each.reader(CHAT)
+            await writer.wait_matched(2, timeout_s=60)
+            await until(lambda: {each.name for each in ana.peers()} == {"ben", "carl"})
+            assert "'ana' has" in caplog.text
 
     with caplog.at_level(logging.WARNING):
         mixed()

@@ -44,7 +44,6 @@ from orderwire.discovery.interest import InterestNode, Listed, Unreadable
 from orderwire.discovery.map_codec import CompactMaps, decode, encode_map
 from orderwire.discovery.maps import EndpointData, Map, ParticipantData
 from orderwire.discovery.messages import MapRecord
-from orderwire.discovery.summaries import decode_summary
 from orderwire.kernel import (
     GROUP_SIZE_MAX,
     NS_PER_S,
@@ -60,6 +59,7 @@ from orderwire.participant.discovery_trace import (
 )
 from orderwire.participant.domain_settings import DomainSettings, called
 from orderwire.participant.foreign import Foreigners
+from orderwire.participant.kinds import Kinds
 from orderwire.participant.peers import DATA, Offers, Peer, address_of, entrance_text, means
 from orderwire.participant.samples import DiscoveryCounters
 
@@ -130,8 +130,12 @@ class Discovering:
         self._timer: asyncio.TimerHandle | None = None
         self.malformed = 0
         """MAPs that could not be read."""
-        self._mixed: set[tuple[int, int]] = set()
-        """Id and incarnation of members that deliver MAPs in another way than we do."""
+        self._kinds = Kinds(
+            f"in domain {settings.domain!r} {name!r}",
+            interest_only=settings.interest_only,
+            incarnations=self._incarnations,
+            wrong=self._fall_out,
+        )
 
     # -- life -------------------------------------------------------------------------------
 
@@ -259,6 +263,7 @@ class Discovering:
     async def _abandon(self) -> None:
         """Close without a goodbye."""
         self.foreign.close()
+        self._kinds.close()
         if self._zookeeper is not None:
             await self._zookeeper.close()
         assert self._host is not None
@@ -267,6 +272,7 @@ class Discovering:
     async def close(self) -> None:
         """Say goodbye and close."""
         self.foreign.close()
+        self._kinds.close()
         if self._timer is not None:
             self._timer.cancel()
         host = self._host
@@ -450,8 +456,11 @@ class Discovering:
 
     def _adopted(self, joined: Joined) -> None:
         assert self._core is not None
-        if self.id is not None:
-            self._fall_out()
+        if self.id is not None:  # our data streams are known by an id that is another's
+            self._fall_out(
+                f"another participant has taken the id {self.id} of {self._name!r} in domain"
+                f" {self._settings.domain!r}: make a new one"
+            )
             return
         size = self._core.roster.id_space
         if size > GROUP_SIZE_MAX:
@@ -468,15 +477,12 @@ class Discovering:
         if not self._joined.done():
             self._joined.set_result(None)
 
-    def _fall_out(self) -> None:
-        """Leave: our data streams are known by an id that is another's."""
+    def _fall_out(self, why: str) -> None:
+        """Leave, since we cannot take part any more."""
         if self._fell_out:
             return
         self._fell_out = True
-        self._failed(
-            f"another participant has taken the id {self.id} of {self._name!r} in domain"
-            f" {self._settings.domain!r}: make a new one"
-        )
+        self._failed(why)
         assert self._host is not None
         self._host.submit(End())
         if self._zookeeper is not None:
@@ -513,28 +519,15 @@ class Discovering:
         self._consider(peer)
 
     def _unreadable(self, identity: int, inc: int, record: MapRecord) -> None:
-        """Count a MAP that could not be read; of two kinds that of the older member is right.
-
-        So one that was started wrongly ends itself, and not the others.
-        """
+        """Count a MAP that could not be read."""
         self.malformed += 1
-        wanted = self._settings.interest_only
-        if not _is_of_kind(record, interest_only=not wanted):
+        if not self._kinds.met(identity, inc, record):
             _LOG.warning("the MAP of %s is malformed", identity)
-            return
-        if (identity, inc) in self._mixed:
-            return
-        self._mixed.add((identity, inc))
-        why = (
-            f"in domain {self._settings.domain!r} participant {identity} has"
-            f" interest_only={not wanted}, and {self._name!r} has {wanted}: it must be the same at"
-            " all"
-        )
+
+    def _incarnations(self) -> list[int]:
+        """Return ours and those of the members that we can read."""
         assert self._core is not None
-        if inc < self._core.roster.inc:
-            self._failed(why)
-        else:
-            _LOG.warning("%s", why)
+        return [self._core.roster.inc, *(peer.inc for peer in self.peers.values())]
 
     def _consider(self, peer: Peer) -> None:
         """Share data with this member, or no longer."""
@@ -546,6 +539,7 @@ class Discovering:
             self._part(peer.id)
 
     def _forget(self, identity: ProcessId, inc: int) -> None:
+        self._kinds.gone(identity, inc)
         peer = self.peers.get(identity)
         if peer is not None and peer.inc == inc:
             del self.peers[identity]
@@ -556,14 +550,3 @@ class Discovering:
         if identity in self._shared:
             self._shared.discard(identity)
             self._lost(identity)
-
-
-def _is_of_kind(record: MapRecord, *, interest_only: bool) -> bool:
-    """Whether this is a summary, or a complete MAP."""
-    try:
-        if interest_only:
-            return decode_summary(record).participant is not None
-        decode(record)
-    except RemoteProtocolError:
-        return False
-    return True
