@@ -385,10 +385,10 @@ async def test_the_shell_shows_who_is_there() -> None:
             while True:
                 line = await asyncio.to_thread(watching.stdout.readline)  # type: ignore[union-attr]
                 told = json.loads(line)
-                (*_, seen) = told["participants"] or [{"writes": []}]
-                if seen["writes"] and told["topics"] and seen["connected"]:
+                named = {each["name"]: each for each in told["participants"]}
+                seen = named.get("ana", {"connected": False})
+                if seen["connected"] and told["topics"] and told["topics"][0]["readers"]:
                     break
-            assert seen["name"] == "ana"
             assert seen["writes"] == seen["shared"] == ["chat/a"]
             while not told["topics"][0]["other_order"]:
                 line = await asyncio.to_thread(watching.stdout.readline)  # type: ignore[union-attr]
@@ -400,8 +400,9 @@ async def test_the_shell_shows_who_is_there() -> None:
                 ["eye"],
             )
             assert topic["other_order"][0].startswith("other (fifo")
-            watching.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(watching.wait, 60) == 0
+            for each in (watching, other):
+                each.send_signal(signal.SIGTERM)
+                assert await asyncio.to_thread(each.wait, 60) == 0
         finally:
             for each in (watching, other):
                 each.kill()
