@@ -17,7 +17,12 @@ from discovery_runs import (
 )
 
 from orderwire.discovery.messages import Heartbeat, Update
-from orderwire.discovery.settings import Mechanisms
+from orderwire.discovery.settings import (
+    FEW_MESSAGES,
+    BootstrapSettings,
+    DiscoverySettings,
+    Mechanisms,
+)
 from orderwire.sim.discovery_world import DiscoveryWorld
 
 ALL = Mechanisms()
@@ -268,3 +273,24 @@ def test_a_process_that_restarted_says_that_it_is_another() -> None:
         for each in world.posted
         if each.time_ns > begin_ns + S and isinstance(each.message, Heartbeat | Update)
     )
+
+
+@pytest.mark.parametrize("gossip", [False, True])
+@pytest.mark.parametrize("die_ms", [140, 260, 380, 620])
+def test_a_seed_that_dies_soon_leaves_a_domain_whose_members_talk(
+    *, gossip: bool, die_ms: int
+) -> None:
+    """[spec 5] Six joined through it; the other seed never comes up. They wait for neither."""
+    world = DiscoveryWorld(
+        FEW_MESSAGES if gossip else DiscoverySettings(),
+        BootstrapSettings(id_space=1 << 64),
+        die_ms,
+        fixed_delay(20 * MS),
+    )
+    world.seeds = ("s0", "s1")
+    world.start("s0", b"seed")
+    for at in range(6):
+        world.at(S, lambda at=at: world.start(f"p{at}", b"%d" % at))  # type: ignore[misc]
+    world.at(S + die_ms * MS, lambda: world.crash("s0"))
+    world.run(20 * S)
+    assert world.faults_of_views() == []

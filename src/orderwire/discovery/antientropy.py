@@ -5,11 +5,11 @@ from random import Random
 from orderwire.discovery.effects import Address, DiscoveryEffects, Post
 from orderwire.discovery.entrance import Entrance
 from orderwire.discovery.exchange import Exchange
-from orderwire.discovery.messages import Pull, Row, Status, Sync, SyncReply
+from orderwire.discovery.messages import Pull, Row, Status, Sync, SyncReply, fitting
 from orderwire.discovery.own import Own
 from orderwire.discovery.ring import between
 from orderwire.discovery.roster import Entry, Roster
-from orderwire.discovery.settings import DiscoverySettings
+from orderwire.discovery.settings import LISTED_BYTES_MAX, DiscoverySettings
 from orderwire.discovery.timers import Timers
 from orderwire.kernel import Instant, probe
 
@@ -21,6 +21,11 @@ PROBE_SHARE = 1 / 8
 """How often the last address of an expired participant is tried."""
 SEED_SHARE = 1 / 5
 """How often a seed is tried once one has answered. [spec 5]"""
+SEED_TRIES = 3
+"""So many times as there are seeds they alone are tried until one answers; then others, too.
+
+Who waited for a seed that is gone would be heard by nobody. [decision 0023]
+"""
 
 
 class AntiEntropy:
@@ -47,6 +52,7 @@ class AntiEntropy:
         self._pace = 1.0
         self._turn = 0
         self._met_seed = False
+        self._seed_tries = 0
 
     def begin(self, now: Instant) -> None:
         """Start, or start anew once joined: fast, unless answers to the JOIN are outstanding."""
@@ -74,7 +80,8 @@ class AntiEntropy:
     def _partner(self) -> tuple[int | None, Address] | None:
         roster, chance = self._roster, self._chance
         seeds = [each for each in self._entrance.seeds if each != self._own.address]
-        if seeds and (not self._met_seed or chance.random() < SEED_SHARE):
+        if seeds and (self._wait_for(seeds) or chance.random() < SEED_SHARE):
+            self._seed_tries += 1
             return None, chance.choice(seeds)
         if self._mechanisms.probe and chance.random() < PROBE_SHARE:
             expired = roster.expired()
@@ -82,7 +89,7 @@ class AntiEntropy:
                 probe("fdp: expired participant tried")
                 return None, chance.choice(expired).addr
         if not roster.ring:
-            return None
+            return (None, chance.choice(seeds)) if seeds else None
         self._turn += 1
         assert roster.me is not None
         if self._turn % 2:
@@ -94,6 +101,11 @@ class AntiEntropy:
         assert addr is not None, f"{to} is on the ring without an address"
         return to, addr
 
+    def _wait_for(self, seeds: list[Address]) -> bool:
+        """Whether none but seeds are tried: none has answered, a HELLO or a SYNC."""
+        met = self._met_seed or self._entrance.met_seed
+        return not met and self._seed_tries < SEED_TRIES * len(seeds)
+
     def message(self, to: int | None, now: Instant) -> Sync:
         """Return all headers, to be compared."""
         roster = self._roster
@@ -102,7 +114,15 @@ class AntiEntropy:
             self._own.beat()
         rows = [self._own.row()]
         rows += [roster.row_of(each, now) for each in roster.entries.values()]
-        return Sync(to, roster.me, tuple(rows))
+        return Sync(to, roster.me, self._fitting(rows))
+
+    def _fitting(self, rows: list[Row]) -> tuple[Row, ...]:
+        """Return the headers, or as many as fit a message: others the next time."""
+        found = fitting(rows, LISTED_BYTES_MAX)
+        if len(found) == len(rows):
+            return found
+        self._chance.shuffle(rows)
+        return fitting(rows, LISTED_BYTES_MAX)
 
     def on_sync(self, source: Address, message: Sync, now: Instant) -> DiscoveryEffects:
         """Learn, and answer with what is newer here and what is lacking here."""
@@ -119,7 +139,7 @@ class AntiEntropy:
         want = self._exchange.claim(source, message.rows, now)
         if not mine and not want:
             return []
-        return [Post(source, SyncReply(message.frm, roster.me, tuple(mine), want))]
+        return [Post(source, SyncReply(message.frm, roster.me, self._fitting(mine), want))]
 
     def on_reply(self, source: Address, message: SyncReply, now: Instant) -> DiscoveryEffects:
         """Learn, send what is lacking there, and ask for what is lacking here."""

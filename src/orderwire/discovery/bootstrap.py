@@ -3,8 +3,6 @@
 [S002:sec.3.1, FDP/1 R1 R2]
 """
 
-from heapq import heappop, heappush
-
 import msgspec
 
 from orderwire.discovery.effects import Address, DiscoveryEffects, Post
@@ -18,9 +16,15 @@ from orderwire.discovery.messages import (
     RenewNo,
     RenewOk,
     RequestId,
+    fitting,
 )
 from orderwire.discovery.ring import successor_rows
-from orderwire.discovery.settings import ID_SPACE_MAX, MEMBERS_MAX, BootstrapSettings
+from orderwire.discovery.settings import (
+    ID_SPACE_MAX,
+    LISTED_BYTES_MAX,
+    MEMBERS_MAX,
+    BootstrapSettings,
+)
 from orderwire.kernel import NS_PER_MS, Instant, LocalProtocolError, RemoteProtocolError
 
 EPOCH_SHIFT = 32
@@ -65,10 +69,10 @@ class BootstrapServer:
         """In the order of issue."""
         self._by_guid: dict[str, int] = {}
         self._by_addr: dict[Address, int] = {}
-        self._freed: list[int] = []
-        """Places of ids issued before that may be free, a heap, each once."""
-        self._in_freed: set[int] = set()
-        self._issued = 0
+        self._leases: dict[int, None] = {}
+        """Those who hold ids, the one whose lease ends first in front."""
+        self._place = 0
+        """Of the id that is issued next if it is free; goes round. [decision 0023]"""
         self._bits = (settings.id_space - 1).bit_length()
         self._successors_only = successors_only
         self._both_ways = both_ways
@@ -105,14 +109,15 @@ class BootstrapServer:
         """
         self._free_overdue(now)
         if isinstance(message, RequestId):
-            _check_epoch(message.lost_inc)
+            self._rise_above(message.lost_inc)
             self.requests += 1
             return [Post(source, self._request(message, now))]
         if isinstance(message, Renew):
-            _check_epoch(message.inc)
+            self._rise_above(message.inc)
             self.renewals += 1
             return [Post(source, self._renew(message, now))]
         if isinstance(message, Release):
+            self._rise_above(message.inc)
             holder = self._holders.get(message.id)
             if holder is not None and (holder.guid, holder.inc) == (message.guid, message.inc):
                 self._free(message.id)
@@ -135,19 +140,18 @@ class BootstrapServer:
             self._free(held)
             held = None
         if held is not None:
+            self._vacate(message.addr, held)
             self._move(held, message.addr, now)
         else:
             if self.is_recovering(now):
                 return Full(message.guid, self._ms_until(self._silent_until, now), True)
-            past = self._by_addr.get(message.addr)
-            if past is not None:  # One address is one participant: the earlier process is gone.
-                self._free(past)
+            self._vacate(message.addr)
             held = self._draw(message.wish)
             if held is None:
                 retry_ms = self._ms_until(self._first_lease_end(now), now)
                 return Full(message.guid, retry_ms, limit=self._limit)
             self._counter += 1
-            inc = max((self._epoch << EPOCH_SHIFT) + self._counter, message.lost_inc + 1)
+            inc = (self._epoch << EPOCH_SHIFT) + self._counter
             self._hold(held, Holder(message.guid, inc, message.addr, 0), now)
         return IdReply(
             message.guid,
@@ -166,71 +170,77 @@ class BootstrapServer:
                 mirrored = sorted(-each % size for each in self._holders)
                 rows += [-each % size for each in successor_rows(mirrored, -held % size, size)]
             listed = {each: self._holders[each] for each in rows}
-        return tuple(
+        members = [
             Contact(identity, holder.addr, holder.inc)
             for identity, holder in listed.items()
             if identity != held
-        )
+        ]
+        return fitting(members, LISTED_BYTES_MAX)
 
     @property
     def _limit(self) -> int:
         return min(self.settings.id_space, MEMBERS_MAX)
 
     def _draw(self, wish: int | None) -> int | None:
-        """Return a free id: the one wished for, or the next in bit-reversed order."""
+        """Return a free id: the one wished for, or the next in bit-reversed order, round and round.
+
+        An id that was freed is given again when all others have been, or are held.
+        """
         size = self.settings.id_space
         if len(self._holders) >= self._limit:
             return None
         if wish is not None and wish < size and wish not in self._holders:
             return wish
-        while self._freed:
-            place = heappop(self._freed)
-            self._in_freed.discard(place)
-            identity = self._reversed(place)
-            if identity not in self._holders:
-                return identity
-        while self._issued < 1 << self._bits:
-            identity = self._reversed(self._issued)
-            self._issued += 1
+        while True:  # One is free.
+            identity = self._reversed(self._place)
+            self._place = (self._place + 1) % (1 << self._bits)
             if identity < size and identity not in self._holders:
                 return identity
-        return None
 
     def _reversed(self, place: int) -> int:
         return int(format(place, f"0{self._bits}b")[::-1], 2) if self._bits else 0
 
-    def _hold(self, identity: int, holder: Holder, now: Instant) -> None:
+    def _extend(self, identity: int, holder: Holder, now: Instant) -> None:
+        """Begin a lease: all are as long, so this one ends last."""
         holder.until_ns = now + self.settings.lease_ns
+        self._leases.pop(identity, None)
+        self._leases[identity] = None
+
+    def _hold(self, identity: int, holder: Holder, now: Instant) -> None:
+        self._extend(identity, holder, now)
         self._holders[identity] = holder
         self._by_guid[holder.guid] = identity
         self._by_addr[holder.addr] = identity
+
+    def _vacate(self, addr: Address, identity: int | None = None) -> None:
+        """Free what others hold at this address: one is one participant, the earlier is gone."""
+        past = self._by_addr.get(addr)
+        if past is not None and past != identity:
+            self._free(past)
 
     def _move(self, identity: int, addr: Address, now: Instant) -> None:
         holder = self._holders[identity]
         if self._by_addr.get(holder.addr) == identity:
             del self._by_addr[holder.addr]
         holder.addr = addr
-        holder.until_ns = now + self.settings.lease_ns
+        self._extend(identity, holder, now)
         self._by_addr[addr] = identity
 
     def _free(self, identity: int) -> None:
         holder = self._holders.pop(identity)
+        del self._leases[identity]
         if self._by_guid.get(holder.guid) == identity:
             del self._by_guid[holder.guid]
         if self._by_addr.get(holder.addr) == identity:
             del self._by_addr[holder.addr]
-        place = self._reversed(identity)
-        if place not in self._in_freed:
-            self._in_freed.add(place)
-            heappush(self._freed, place)
 
     def _free_overdue(self, now: Instant) -> None:
-        overdue = [each for each, holder in self._holders.items() if holder.until_ns < now]
-        for identity in overdue:
-            self._free(identity)
+        while self._leases and self._first_lease_end(now) < now:
+            self._free(next(iter(self._leases)))
 
     def _first_lease_end(self, now: Instant) -> int:
-        return min((each.until_ns for each in self._holders.values()), default=now)
+        first = next(iter(self._leases), None)
+        return now if first is None else self._holders[first].until_ns
 
     @staticmethod
     def _ms_until(due_ns: int, now: Instant) -> int:
@@ -241,13 +251,14 @@ class BootstrapServer:
     def _renew(self, message: Renew, now: Instant) -> RenewOk | RenewNo:
         if message.id >= self.settings.id_space:
             return RenewNo(message.id, message.inc)
-        if message.inc > (self._epoch << EPOCH_SHIFT) + self._counter:
-            self._epoch = (message.inc >> EPOCH_SHIFT) + 1
-            self._counter = 0
         holder = self._holders.get(message.id)
+        if holder is not None and holder.inc > message.inc:
+            return RenewNo(message.id, message.inc)
+        there = self._by_addr.get(message.addr)
+        if there is not None and there != message.id and self._holders[there].inc >= message.inc:
+            return RenewNo(message.id, message.inc)
+        self._vacate(message.addr, message.id)
         if holder is not None and holder.guid != message.guid:
-            if holder.inc > message.inc:
-                return RenewNo(message.id, message.inc)
             self._free(message.id)
             holder = None
         if holder is None:
@@ -258,12 +269,17 @@ class BootstrapServer:
                 return RenewNo(message.id, message.inc)
             self._hold(message.id, Holder(message.guid, message.inc, message.addr, 0), now)
         else:
+            holder.inc = message.inc
             self._move(message.id, message.addr, now)
         return RenewOk(message.id, message.inc, self._members(message.id))
 
-
-def _check_epoch(inc: int) -> None:
-    if inc >> EPOCH_SHIFT > EPOCH_MAX:
-        raise RemoteProtocolError(
-            f"incarnation {inc} of epoch {inc >> EPOCH_SHIFT}: epochs are at most {EPOCH_MAX}"
-        )
+    def _rise_above(self, inc: int) -> None:
+        """Issue nothing from now on that is not above this incarnation. [R1]"""
+        epoch = inc >> EPOCH_SHIFT
+        if epoch > EPOCH_MAX:
+            raise RemoteProtocolError(
+                f"incarnation {inc} of epoch {epoch}: epochs are at most {EPOCH_MAX}"
+            )
+        if inc > (self._epoch << EPOCH_SHIFT) + self._counter:
+            self._epoch = epoch + 1
+            self._counter = 0

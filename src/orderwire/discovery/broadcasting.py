@@ -12,6 +12,7 @@ from orderwire.discovery.messages import (
     Leave,
     Row,
     Update,
+    fitting,
     held,
     nominal_bytes,
 )
@@ -26,14 +27,17 @@ from orderwire.discovery.ring import (
     within,
 )
 from orderwire.discovery.roster import Roster
-from orderwire.discovery.settings import DUPLICATES_MAX, DiscoverySettings
+from orderwire.discovery.settings import (
+    DUPLICATES_MAX,
+    PATIENCE_NS_MAX,
+    PENDING_MAX,
+    RANGE_BYTES_MAX,
+    RECENT_MAX,
+    DiscoverySettings,
+)
 from orderwire.discovery.timers import Timers
 from orderwire.kernel import NS_PER_S, Instant, probe
 
-RECENT_MAX = 4_096
-"""Copies without acknowledgement that can still be rerouted."""
-RECENT_BYTES_MAX = 8 << 20
-"""Bytes of them, at most."""
 RATE_SAMPLE_NS = 50_000_000
 """An acknowledgement that took less says more of the delay than of the rate."""
 
@@ -48,6 +52,8 @@ class _Pending(msgspec.Struct):
     sends: int
     sent_ns: int
     cost_bytes: int
+    held_bytes: int
+    """What counts towards the limit: nothing of one's own, of which there are few."""
     awaited: bool
     """One's own JOIN, not overdue yet."""
 
@@ -69,10 +75,15 @@ class Broadcasts:
         Who does not answer in time may be followed by others who do not: they are not waited for.
         """
         self._outstanding_bytes = 0
+        self._held_bytes = 0
         self._rate = settings.rate_bytes_per_s
         self._recent: dict[Key, tuple[int, Update]] = {}
-        """By age, the oldest first."""
+        """The oldest first."""
         self._recent_bytes = 0
+        self.unkept = 0
+        """Relayed copies that are not sent again: too many were outstanding."""
+        self.forgotten = 0
+        """Copies that could not have been rerouted any more."""
         self.muted = False
         """Relays nothing; scenarios break a relay by it."""
 
@@ -151,7 +162,7 @@ class Broadcasts:
                 entry = roster.entries[each]
                 contact = Contact(each, entry.addr, entry.inc)
             found.append(contact)
-        return tuple(found)
+        return fitting(found, RANGE_BYTES_MAX)
 
     def _send(
         self, copy: Broadcast, now: Instant, sends: int = 1, *, late: bool = False
@@ -161,36 +172,52 @@ class Broadcasts:
         row = copy.row
         key = (row.id, row.inc, copy.seq, copy.direction, copy.to)
         if isinstance(copy, Join | Leave):
-            cost = self._cost(copy)
-            self._outstanding_bytes += cost
-            awaited = not late and self._is_own_join(copy)
-            self.own_joins += awaited
-            self.pending[key] = _Pending(copy, sends, now, cost, awaited)
-            if self._mechanisms.arq or self._mechanisms.reroute:
-                patience = 2 * self._outstanding_bytes * NS_PER_S // self._rate
-                self._timers.set(key, Instant(now + self._settings.ack_ns + patience))
+            self._await(key, copy, now, sends, late=late)
         elif isinstance(copy, Update) and self._mechanisms.reroute:
             self._remember(key, copy, now)
         return [Post(addr, copy)]
 
-    def _remember(self, key: Key, copy: Update, now: Instant) -> None:
-        """Keep an UPDATE for as long as its target may turn out to be gone, within the limits."""
-        self._forget_recent(key)
-        self._recent[key] = (now, copy)
-        self._recent_bytes += nominal_bytes(copy)
-        since = now - self._settings.ack_ns
-        while self._recent and (
-            len(self._recent) > RECENT_MAX
-            or self._recent_bytes > RECENT_BYTES_MAX
-            or next(iter(self._recent.values()))[0] < since
-        ):
-            self._forget_recent(next(iter(self._recent)))
+    def _await(self, key: Key, copy: Join | Leave, now: Instant, sends: int, *, late: bool) -> None:
+        """Keep a copy until it is acknowledged, if there is room."""
+        if key in self.pending:
+            self._forget(key)
+        held = 0 if copy.row.id == self._roster.me else nominal_bytes(copy)
+        limit = self._settings.pending_bytes_max
+        if held and (self._held_bytes + held > limit or len(self.pending) >= PENDING_MAX):
+            probe("fdp: copy not kept")
+            self.unkept += 1
+            return
+        cost = self._cost(copy)
+        self._outstanding_bytes += cost
+        self._held_bytes += held
+        awaited = not late and self._is_own_join(copy)
+        self.own_joins += awaited
+        self.pending[key] = _Pending(copy, sends, now, cost, held, awaited)
+        if self._mechanisms.arq or self._mechanisms.reroute:
+            patience = 2 * self._outstanding_bytes * NS_PER_S // self._rate
+            due = now + self._settings.ack_ns + min(patience, PATIENCE_NS_MAX)
+            self._timers.set(key, Instant(due))
 
-    def _forget_recent(self, key: Key) -> tuple[int, Update] | None:
-        found = self._recent.pop(key, None)
-        if found is not None:
-            self._recent_bytes -= nominal_bytes(found[1])
-        return found
+    def _remember(self, key: Key, update: Update, now: Instant) -> None:
+        """Keep a copy for as long as its target's failure can tell that it was lost."""
+        self._take_recent(key)
+        self._recent[key] = (now, update)
+        self._recent_bytes += nominal_bytes(update)
+        past = now - self._settings.ack_ns
+        while self._recent:
+            oldest = next(iter(self._recent))
+            timely = self._recent[oldest][0] >= past
+            fits = self._recent_bytes <= self._settings.recent_bytes_max
+            if timely and fits and len(self._recent) <= RECENT_MAX:
+                break
+            self.forgotten += timely
+            self._take_recent(oldest)
+
+    def _take_recent(self, key: Key) -> tuple[int, Update] | None:
+        kept = self._recent.pop(key, None)
+        if kept is not None:
+            self._recent_bytes -= nominal_bytes(kept[1])
+        return kept
 
     @staticmethod
     def _is_own_join(copy: Join | Leave) -> bool:
@@ -219,6 +246,7 @@ class Broadcasts:
     def _forget(self, key: Key) -> _Pending:
         pending = self.pending.pop(key)
         self._outstanding_bytes -= pending.cost_bytes
+        self._held_bytes -= pending.held_bytes
         self.own_joins -= pending.awaited
         self._timers.cancel(key)
         return pending
@@ -251,9 +279,9 @@ class Broadcasts:
             effects += self._reroute(copy, now, late=pending.sends > 1)
         since = now - self._settings.ack_ns
         for key in [each for each in self._recent if each[4] == identity]:
-            found = self._forget_recent(key)
-            if found is not None and found[0] >= since:
-                effects += self._reroute(held(found[1], now - found[0]), now)
+            kept = self._take_recent(key)
+            if kept is not None and kept[0] >= since:
+                effects += self._reroute(held(kept[1], now - kept[0]), now)
         return effects
 
     def _reroute(self, copy: Broadcast, now: Instant, *, late: bool = False) -> DiscoveryEffects:

@@ -25,9 +25,10 @@ from orderwire.discovery.messages import (
     RenewOk,
     RequestId,
     Taken,
+    fitting,
 )
 from orderwire.discovery.roster import Roster
-from orderwire.discovery.settings import ID_SPACE_MAX, DiscoverySettings
+from orderwire.discovery.settings import ID_SPACE_MAX, LISTED_BYTES_MAX, DiscoverySettings
 from orderwire.kernel import NS_PER_MS, Indicate, Instant, RemoteProtocolError, probe
 
 REQUEST_BACKOFF_MAX = 8
@@ -54,6 +55,11 @@ class Entrance(Protocol):
     @property
     def seeds(self) -> tuple[Address, ...]:
         """Addresses that anti-entropy tries now and then, whoever is there."""
+        ...
+
+    @property
+    def met_seed(self) -> bool:
+        """Whether a seed has answered."""
         ...
 
     def ask(self, lost_inc: int, now: Instant) -> Said:
@@ -89,6 +95,7 @@ class OutsideEntrance:
     """Ids come by the command `Granted`, e.g. from ZooKeeper."""
 
     seeds: tuple[Address, ...] = ()
+    met_seed = False
 
     def ask(self, lost_inc: int, now: Instant) -> Said:
         """Tell the application that an id is wanted."""
@@ -124,6 +131,7 @@ class ServerEntrance:
     """Ids are leased from a bootstrap server. [FDP/1 R1 R16]"""
 
     seeds: tuple[Address, ...] = ()
+    met_seed = False
 
     def __init__(
         self,
@@ -254,6 +262,7 @@ class SeedEntrance:
         if not 1 <= len(seeds) <= SEEDS_MAX:
             raise ValueError(f"{len(seeds)} seeds; expected 1 to {SEEDS_MAX}")
         self.seeds = seeds
+        self.met_seed = False
         self._guid = guid
         self._address = address
         self._settings = settings
@@ -314,6 +323,7 @@ class SeedEntrance:
         if isinstance(message, Members):
             if (message.id, message.inc) != (self._id, self._inc):
                 return []
+            self.met_seed = True
             return self._grant(message.members) if self._asking else list(message.members)
         if isinstance(message, Taken):
             if not self._asking or (message.id, message.inc) != (self._id, self._inc):
@@ -337,7 +347,7 @@ class SeedEntrance:
         if message.id == roster.me or roster.holds_other(message.id, message.addr):
             return [Post(source, Taken(message.id, message.inc))]
         members = (Contact(roster.me, self._address, roster.inc), *roster.all_contacts())
-        members = tuple(each for each in members if each.addr != message.addr)
+        members = fitting([each for each in members if each.addr != message.addr], LISTED_BYTES_MAX)
         roster.learn_contact(Contact(message.id, message.addr, message.inc), now)
         return [Post(source, Members(message.id, message.inc, members))]
 

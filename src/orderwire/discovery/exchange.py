@@ -4,17 +4,29 @@ import msgspec
 
 from orderwire.discovery.commands import Learnt
 from orderwire.discovery.effects import Address, DiscoveryEffects, Post
-from orderwire.discovery.messages import Carried, DeltaChain, Have, MapRecord, Maps, Pull, Row
+from orderwire.discovery.messages import (
+    Carried,
+    DeltaChain,
+    Have,
+    MapRecord,
+    Maps,
+    Pull,
+    Row,
+    listed_bytes,
+)
 from orderwire.discovery.own import Own
 from orderwire.discovery.roster import Merge, Roster
-from orderwire.discovery.settings import CARRIED_BYTES_MAX, DELTAS_MAX, DiscoverySettings
+from orderwire.discovery.settings import CARRIED_BYTES_MAX, DiscoverySettings
 from orderwire.discovery.timers import Timers
 from orderwire.kernel import Indicate, Instant, probe
 
 FETCH = "fetch"
 """Name of the timer."""
 ASKS_MAX = 5
-"""Requests for one MAP before it is left to anti-entropy."""
+"""Requests for a change of a MAP before it is left to anti-entropy.
+
+The first MAP of a participant is asked for as long as it is thought to be there. [R9]
+"""
 
 
 class _Want(msgspec.Struct):
@@ -70,8 +82,7 @@ class Exchange:
 
     def store(self, row: Row, record: MapRecord, hop: int) -> DiscoveryEffects:
         """Keep a MAP if it is news, and tell the application; its header has been merged."""
-        if len(record.deltas) > DELTAS_MAX:
-            record = self._own.form.shortened(record)
+        record = self._own.folded(record)
         if not self._roster.put_map(row, record):
             return []
         self.news = True
@@ -116,6 +127,9 @@ class Exchange:
         for have in wanted:
             if have.id == roster.me:
                 row, record, deltas = own.row(), own.told, tuple(own.history)
+                if own.left:
+                    maps.append(own.carried())
+                    continue
             else:
                 entry = roster.entries.get(have.id)
                 if entry is None or entry.map is None or entry.inc < have.inc:
@@ -128,7 +142,7 @@ class Exchange:
                 continue
             chain = deltas[-missing:] if held and missing <= len(deltas) else ()
             shorter = bool(chain) and sum(map(len, chain)) < record.size_bytes
-            room -= sum(map(len, chain)) if shorter else record.size_bytes
+            room -= listed_bytes(row) + (sum(map(len, chain)) if shorter else record.size_bytes)
             if room < 0 and (maps or chains):
                 break
             if shorter:
@@ -171,6 +185,7 @@ class Exchange:
                 or entry.inc != row.inc
                 or not entry.is_live
                 or (entry.map is not None and entry.map.ver >= row.ver)
+                or (entry.turned_away and entry.turned_away >= row.ver)
             ):
                 continue
             waiting = self._wants.get(row.id)
@@ -196,7 +211,8 @@ class Exchange:
             entry = roster.entries.get(identity)
             contact = roster.contacts.get(identity)
             lacks = entry is not None and entry.is_live and entry.lacks_map
-            if (not lacks and contact is None) or want.asks >= ASKS_MAX:
+            changed = contact is None and entry is not None and entry.map is not None
+            if (not lacks and contact is None) or (changed and want.asks >= ASKS_MAX):
                 del self._wants[identity]
                 continue
             if want.due_ns > now:

@@ -33,10 +33,11 @@ from orderwire.discovery.messages import (
     Sync,
     SyncReply,
     Update,
+    listed_bytes,
     nominal_bytes,
 )
 from orderwire.discovery.node import Node
-from orderwire.discovery.ring import UP, between
+from orderwire.discovery.ring import UP, between, within
 from orderwire.discovery.roster import Entry, Merge
 from orderwire.discovery.settings import (
     CARRIED_BYTES_MAX,
@@ -69,6 +70,15 @@ class FdpNode(Node):
     def live(self) -> dict[int, Entry]:
         """Return the other participants that are there, by id."""
         return {each.id: each for each in self.roster.live()}
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """What was not kept because of a limit, by kind; anti-entropy repairs what it can."""
+        broadcasts = self.broadcasts
+        return super().dropped | {
+            "copies to send again": broadcasts.unkept,
+            "copies to reroute": broadcasts.forgotten,
+        }
 
     def _due(self, name: Hashable, now: Instant) -> DiscoveryEffects:
         if isinstance(name, tuple):
@@ -108,10 +118,12 @@ class FdpNode(Node):
 
     def _update(self, now: Instant) -> DiscoveryEffects:
         own = self.own
-        base, delta = own.tell_change()
+        change = own.tell_change()
         self._restart_heartbeat(now)
-        update = Update(0, 0, own.next_row(), own.next_seq(), 1, 0, UP, base, delta)
-        return self.broadcasts.own(update, now)
+        row, seq = own.next_row(), own.next_seq()
+        if change is None:  # Whoever sees the version asks for it.
+            return self.broadcasts.own(heartbeat(row, seq), now)
+        return self.broadcasts.own(Update(0, 0, row, seq, 1, 0, UP, *change), now)
 
     def _beat(self, now: Instant) -> DiscoveryEffects:
         own = self.own
@@ -137,9 +149,7 @@ class FdpNode(Node):
         roster = self.roster
         assert roster.me is not None
         if message.to != roster.me and message.to is not None:
-            if isinstance(message, JoinAck | LeaveAck | Maps | SyncReply):
-                return []  # An answer to a past life.
-            probe("fdp: not me")
+            probe("fdp: not me")  # NOT_ME itself is not answered: this ends here. [R5]
             return [Post(source, NotMe(message.to, roster.me))]
         self._check(message)
         roster.heard(message.frm, source)
@@ -215,23 +225,30 @@ class FdpNode(Node):
         size, direction = roster.id_space, message.direction
         room = CARRIED_BYTES_MAX
         maps = []
-        if have.get(roster.me) != (roster.inc, self.own.told.ver):
-            maps.append(Carried(self.own.row(), self.own.told))
-        reported = list(between(roster.ring, roster.me, message.hi, size, direction))
+        if self.own.left or have.get(roster.me) != (roster.inc, self.own.told.ver):
+            maps.append(self.own.carried())
+            room -= _carried_bytes(maps[0])
+        ranges = [(roster.me, message.hi)]
         if message.first:
-            before = (roster.me - direction) % size
-            reported += between(roster.ring, message.row.id, before, size, direction)
+            ranges.append((message.row.id, (roster.me - direction) % size))
+        reported: list[int] = []
+        for lo, hi in ranges:
+            reported += between(roster.ring, lo, hi, size, direction)
+            reported += (  # Nothing is sent to them, but they may live, and their MAPs are held.
+                each for each in roster.suspects() if within(each, lo, hi, size, direction)
+            )
         for identity in reported:
             entry = roster.entries.get(identity)
             if entry is None or entry.map is None or identity == message.row.id:
                 continue
             if have.get(identity) == (entry.inc, entry.map.ver):
                 continue
-            room -= entry.map.size_bytes
+            found = Carried(roster.row_of(entry, now), entry.map)
+            room -= _carried_bytes(found)
             if room < 0:  # The joiner asks their owners for what is missing. [R9]
                 probe("fdp: report cut")
                 break
-            maps.append(Carried(roster.row_of(entry, now), entry.map))
+            maps.append(found)
         return tuple(maps)
 
     def _on_ack(
@@ -300,3 +317,7 @@ class FdpNode(Node):
                 exchange.want_contacts(Instant(now + self._pull_wait_ns(now - self._joined_at)))
         exchange.arm()
         return effects
+
+
+def _carried_bytes(each: Carried) -> int:
+    return listed_bytes(each.row) + each.map.size_bytes

@@ -247,14 +247,6 @@ def _changes(record: MapRecord) -> Iterator[MapDelta]:
     return map(decode_delta, record.deltas)
 
 
-def shortened(record: MapRecord) -> MapRecord:
-    """Return the MAP whole when its changes are too many, or longer than it was."""
-    changes = sum(map(len, record.deltas))
-    if len(record.deltas) <= DELTAS_MAX and changes < len(record.full):
-        return record
-    return MapRecord(record.ver, encode_map(decode(record)))
-
-
 class CompactMaps:
     """What the discovery core asks of MAPs: `commands.MapForm`."""
 
@@ -263,10 +255,10 @@ class CompactMaps:
         return encode_delta(difference(decode_map(old), decode_map(new)))
 
     def shortened(self, record: MapRecord) -> MapRecord:
-        """Return the MAP without changes behind it; what is no MAP is empty then."""
+        """Return the MAP without changes behind it; what is no MAP, or too long, is empty then."""
         try:
             return MapRecord(record.ver, encode_map(decode(record)))
-        except RemoteProtocolError:  # Its readers are told; here it must not grow.
+        except (LocalProtocolError, RemoteProtocolError):  # Its readers are told; it must not grow.
             return MapRecord(record.ver, b"")
 
 

@@ -4,13 +4,14 @@
 `frm` is the id of the process that sent this copy, `row` describes the source of a broadcast.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from orderwire.kernel import NS_PER_MS, RemoteProtocolError, parsed
+from orderwire.kernel import NS_PER_MS, RemoteProtocolError, parsed, probe
 
 COUNT_MAX = (1 << 63) - 1
 HOPS_MAX = 1 << 16
@@ -433,6 +434,30 @@ def nominal_bytes(message: Message) -> int:
     if isinstance(message, Details):
         return HEAD_BYTES + sum(ROW_BYTES + len(each.map) for each in message.entries)
     return HEAD_BYTES
+
+
+LISTED_BYTES = 52
+"""What a header or a contact takes on the wire beside its address, at most."""
+LISTED_LONGEST_BYTES = LISTED_BYTES + 4 * 255
+
+_ListedT = TypeVar("_ListedT", Row, Contact)
+
+
+def listed_bytes(each: Row | Contact) -> int:
+    """Return what it takes on the wire, at most."""
+    addr = each.addr
+    return LISTED_BYTES + (len(addr) if addr.isascii() else 4 * len(addr))
+
+
+def fitting(listed: Sequence[_ListedT], room_bytes: int) -> tuple[_ListedT, ...]:
+    """Return the first of these that surely take no more room on the wire."""
+    if len(listed) * LISTED_LONGEST_BYTES > room_bytes:
+        for at, each in enumerate(listed):
+            room_bytes -= listed_bytes(each)
+            if room_bytes < 0:
+                probe("fdp: list cut")
+                return tuple(listed[:at])
+    return tuple(listed)
 
 
 _encoder = msgspec.msgpack.Encoder()

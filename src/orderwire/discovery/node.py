@@ -26,17 +26,28 @@ from orderwire.discovery.entrance import Entrance, LostId, Said
 from orderwire.discovery.messages import (
     Addressed,
     Contact,
+    Join,
+    JoinAck,
     MapRecord,
+    Maps,
     Message,
     NotMe,
     Row,
     Status,
+    Update,
     held,
     nominal_bytes,
 )
 from orderwire.discovery.own import Own
 from orderwire.discovery.roster import Roster
-from orderwire.discovery.settings import EARLY_BYTES_MAX, EARLY_MESSAGES_MAX, DiscoverySettings
+from orderwire.discovery.settings import (
+    DELTAS_MAX,
+    EARLY_BYTES_MAX,
+    EARLY_MESSAGES_MAX,
+    MAP_BYTES_MAX,
+    MEMBERS_MAX,
+    DiscoverySettings,
+)
 from orderwire.discovery.timers import Timers, soonest
 from orderwire.kernel import Indicate, Instant, LocalProtocolError, RemoteProtocolError, probe
 
@@ -65,6 +76,7 @@ class Node(ABC):
         self.own = Own(address, self.roster, form if form is not None else WholeMaps())
         self._early: list[tuple[Instant, Address, Addressed]] = []
         self._early_bytes = 0
+        self._early_dropped = 0
         self.leaving = False
         self.gone = False
 
@@ -84,11 +96,13 @@ class Node(ABC):
         elif isinstance(command, Start):
             if own.map.ver:
                 raise LocalProtocolError("Start again: a participant starts once")
+            _refuse_long(command.map)
             own.map = MapRecord(1, command.map)
             effects = self._from_entrance(self._entrance.ask(0, now), now)
         elif isinstance(command, Change):
             if self.leaving or not own.map.ver:
                 raise LocalProtocolError("Change before Start or after End")
+            _refuse_long(command.map)
             own.map = MapRecord(own.told.ver + 1, command.map)
             wait = command.collect or self.roster.me is None
             effects = [] if wait else self._update(now)
@@ -108,6 +122,7 @@ class Node(ABC):
             return []
         effects: DiscoveryEffects = []
         if isinstance(message, Addressed):
+            _check_lengths(message)
             if self.roster.me is None:
                 self._keep_early(source, message, now)
             else:
@@ -138,6 +153,16 @@ class Node(ABC):
     def id(self) -> int | None:
         """One's own id, while there is one."""
         return self.roster.me
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """What was not kept because of a limit, by kind; anti-entropy repairs what it can."""
+        roster = self.roster
+        return {
+            "early messages": self._early_dropped,
+            "participants": roster.refused,
+            "MAPs": roster.maps_refused,
+        }
 
     # -- what is different from one protocol to another ----------------------------------------
 
@@ -238,6 +263,7 @@ class Node(ABC):
         size = nominal_bytes(message)
         if len(self._early) >= EARLY_MESSAGES_MAX or self._early_bytes + size > EARLY_BYTES_MAX:
             probe("fdp: early message dropped")
+            self._early_dropped += 1
             return
         self._early_bytes += size
         self._early.append((now, source, message))
@@ -266,7 +292,8 @@ class Node(ABC):
         self._timers.cancel(HEARTBEAT)
         if self.roster.me is None:
             return self._from_entrance(self._entrance.release(now), now) + self._go()
-        row, seq = self.own.next_row(status=Status.LEFT), self.own.next_seq()
+        self.own.left = True
+        row, seq = self.own.next_row(), self.own.next_seq()
         effects = self._say_goodbye(row, seq, now)
         effects += self._from_entrance(self._entrance.release(now), now)
         self._timers.set(LEAVE, Instant(now + self.settings.leave_ns))
@@ -290,3 +317,36 @@ class Node(ABC):
         if self.leaving and self._is_dismissed:
             effects += self._go()
         return effects
+
+
+def _refuse_long(map_bytes: bytes) -> None:
+    if len(map_bytes) > MAP_BYTES_MAX:
+        raise LocalProtocolError(f"a MAP of {len(map_bytes)} bytes; at most {MAP_BYTES_MAX}")
+
+
+def _check_lengths(message: Addressed) -> None:
+    """Refuse what could not be kept or passed on: what this sends must fit a message."""
+    records: tuple[MapRecord, ...] = ()
+    size = 0
+    if isinstance(message, Join):
+        records = (message.map,)
+        if len(message.have) > MEMBERS_MAX:
+            raise RemoteProtocolError(
+                f"a JOIN that lists {len(message.have)} MAPs; at most {MEMBERS_MAX}"
+            )
+    elif isinstance(message, Update):
+        size = len(message.delta)
+    elif isinstance(message, JoinAck | Maps):
+        records = tuple([each.map for each in message.maps or ()])
+        if isinstance(message, Maps):
+            for chain in message.chains:
+                size = max(size, sum(map(len, chain.deltas)))
+                if len(chain.deltas) > DELTAS_MAX:
+                    raise RemoteProtocolError(
+                        f"a chain of {len(chain.deltas)} changes; at most {DELTAS_MAX}"
+                    )
+    size = max((size, *(record.size_bytes for record in records)))
+    if size > MAP_BYTES_MAX:
+        raise RemoteProtocolError(
+            f"a MAP of {size} bytes in a {type(message).__name__}; at most {MAP_BYTES_MAX}"
+        )

@@ -12,7 +12,7 @@ from enum import Enum
 from orderwire.discovery.effects import Address
 from orderwire.discovery.messages import Contact, Have, MapRecord, Row, Status
 from orderwire.discovery.settings import MEMBERS_MAX, SMALL_ID_SPACE, DiscoverySettings
-from orderwire.kernel import NS_PER_MS, Instant
+from orderwire.kernel import NS_PER_MS, Instant, probe
 
 RECORD_LIFE_FAILS = 4
 """A record without evidence is forgotten after this many fail times, in a large id space."""
@@ -32,7 +32,7 @@ class Merge(Enum):
 class Entry:
     """One participant, as far as known.  Times are of the local clock."""
 
-    __slots__ = ("addr", "fresh", "hb", "id", "inc", "map", "status", "ver")
+    __slots__ = ("addr", "fresh", "hb", "id", "inc", "map", "status", "turned_away", "ver")
 
     def __init__(self, row: Row, fresh: int, status: Status) -> None:
         self.id = row.id
@@ -42,6 +42,8 @@ class Entry:
         self.hb = row.hb
         self.addr = row.addr
         self.map: MapRecord | None = None
+        self.turned_away = 0
+        """Version for which there is no room now."""
         self.fresh = fresh
         """When the newest evidence was made: its arrival minus its age."""
         self.status = status
@@ -67,7 +69,8 @@ class Entry:
     @property
     def lacks_map(self) -> bool:
         """Whether its MAP is not held, or an old one."""
-        return self.map is None or self.map.ver < self.ver
+        newest = self.turned_away if self.map is None else max(self.map.ver, self.turned_away)
+        return newest < self.ver or (self.map is None and not newest)
 
 
 class Roster:
@@ -94,6 +97,11 @@ class Roster:
         """(id, inc, why) that ceased to be LIVE, until the node takes note."""
         self.refused = 0
         """Participants beyond the limit."""
+        self.maps_bytes = 0
+        """Of all MAPs that are held."""
+        self.maps_refused = 0
+        """MAPs for which there was no room."""
+        self._turned_away: set[int] = set()
 
     # -- one's own id -----------------------------------------------------------------------
 
@@ -167,20 +175,35 @@ class Roster:
         held = None if old is None or self._mechanisms.versions else old.map
         self.drop_contact(row.id)
         self._suspects.pop(row.id, None)
+        free = self._vacate(row.addr, row.id, row.inc)
         status = Status.LIVE
         if row.status is Status.LEFT:
             status = Status.LEFT
-        elif self._too_old(age_ns) or not self._claim(row.addr, row.id, row.inc):
+        elif self._too_old(age_ns) or not free:
             status = Status.EXPIRED
         entry = Entry(row, now - age_ns, status)
+        self.entries[row.id] = entry
         if status is Status.LIVE:
             entry.map = held
-        self.entries[row.id] = entry
+            self._by_addr[row.addr] = row.id
+        elif held is not None:
+            self._release(held)
         self._relink(row.id)
         return Merge.NEWS
 
     def _claim(self, addr: Address, identity: int, inc: int) -> bool:
-        """Give the address to this incarnation unless a newer one has it. [R11.2]"""
+        """Give the address to this incarnation unless a newer one has it. [R11.2]
+
+        An expired one whose address has passed on is not revived: it would be the second there.
+        [decision 0023]
+        """
+        free = self._vacate(addr, identity, inc)
+        if free:
+            self._by_addr[addr] = identity
+        return free
+
+    def _vacate(self, addr: Address, identity: int, inc: int) -> bool:
+        """End older ones at the address; return whether no newer one has it. [R11.2]"""
         if not self._mechanisms.versions:
             return True
         if addr == self._address:
@@ -197,7 +220,6 @@ class Roster:
                 if contact.inc > inc:
                     return False
                 self.drop_contact(holder)
-        self._by_addr[addr] = identity
         return True
 
     def learn_contact(self, contact: Contact, now: Instant) -> Merge:
@@ -236,8 +258,31 @@ class Roster:
             if entry.inc != row.inc or (entry.map is not None and entry.map.ver >= record.ver):
                 return False
             entry.ver = max(entry.ver, record.ver)
+        past = 0 if entry.map is None else entry.map.size_bytes
+        grown = record.size_bytes - past
+        if grown > 0 and self.maps_bytes + grown > self._settings.maps_bytes_max:
+            probe("fdp: no room for a MAP")
+            self.maps_refused += 1
+            entry.turned_away = record.ver
+            self._turned_away.add(entry.id)
+            return False
+        self.maps_bytes += grown
         entry.map = record
+        if grown < 0:
+            self._let_in()
         return True
+
+    def _release(self, record: MapRecord) -> None:
+        self.maps_bytes -= record.size_bytes
+        self._let_in()
+
+    def _let_in(self) -> None:
+        """There is room again: whoever was turned away is wanted when next heard of."""
+        for identity in self._turned_away:
+            entry = self.entries.get(identity)
+            if entry is not None:
+                entry.turned_away = 0
+        self._turned_away.clear()
 
     # -- doubt and end ----------------------------------------------------------------------
 
@@ -257,6 +302,10 @@ class Roster:
         if identity in self._suspects and self.address_of(identity) == source:
             del self._suspects[identity]
             self._relink(identity)
+
+    def suspects(self) -> Iterator[int]:
+        """Yield the ids that nothing is sent to."""
+        yield from self._suspects
 
     def suspected(self, identity: int) -> bool:
         """Whether nothing is sent to this id."""
@@ -294,7 +343,9 @@ class Roster:
         if entry.status is Status.LIVE:
             self.ended.append((entry.id, entry.inc, status))
         entry.status = status
-        entry.map = None
+        if entry.map is not None:
+            record, entry.map = entry.map, None
+            self._release(record)
         if self._by_addr.get(entry.addr) == entry.id and entry.id not in self.contacts:
             del self._by_addr[entry.addr]
         self._relink(entry.id)

@@ -16,10 +16,22 @@ DUPLICATES_MAX = 16_384
 """Broadcasts whose range is remembered, the oldest forgotten first. [FDP/1 R10]"""
 DELTAS_MAX = 16
 """Longest chain of changes kept behind a full MAP. [S002 spec 5]"""
+MAP_BYTES_MAX = 9 << 20
+"""Longest MAP with the changes behind it, and longest change, of oneself and of others."""
 CARRIED_BYTES_MAX = 8 << 20
 """Most bytes of MAPs in one message, beside the first; the others are asked for again."""
+LISTED_BYTES_MAX = 8 << 20
+"""Most bytes of headers or contacts in one message; anti-entropy tells of the others."""
+RANGE_BYTES_MAX = 4 << 20
+"""Most bytes of members in one copy of a JOIN: its MAP must fit the message, too. [FDP/1 R6]"""
 MEMBERS_MAX = 65_536
 """Most participants in one domain; further ones are dropped and counted."""
+PENDING_MAX = 16_384
+"""Most relayed copies whose acknowledgements are awaited."""
+RECENT_MAX = 4_096
+"""Most copies without acknowledgement that can still be rerouted."""
+PATIENCE_NS_MAX = 60 * NS_PER_S
+"""Longest that a deadline for an acknowledgement grows by what is outstanding. [FDP/1 R18]"""
 
 
 class Mechanisms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -105,6 +117,12 @@ class DiscoverySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     both_ways_bytes_max: int = 1_024
     """BiFDP serves broadcasts up to this size, FDP larger ones; 0 is FDP, -1 is BiFDP always."""
     policy: RangePolicy = RangePolicy.RANK
+    maps_bytes_max: int = 512 << 20
+    """Others' MAPs that are held together; further ones are asked for once there is room."""
+    pending_bytes_max: int = 32 << 20
+    """Relayed JOINs and LEAVEs that are held to be sent again; others are sent once."""
+    recent_bytes_max: int = 8 << 20
+    """UPDATEs that are held to be rerouted; the oldest are forgotten first."""
     mechanisms: Mechanisms = Mechanisms()
 
     def __post_init__(self) -> None:
@@ -127,6 +145,9 @@ class DiscoverySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             "ask_ns",
             "leave_ns",
             "request_ns",
+            "maps_bytes_max",
+            "pending_bytes_max",
+            "recent_bytes_max",
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}={getattr(self, name)} must be positive")

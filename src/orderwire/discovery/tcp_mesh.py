@@ -16,7 +16,6 @@ from orderwire.discovery.effects import Address, DiscoveryEffects, Post
 from orderwire.discovery.entrance import Entrance
 from orderwire.discovery.messages import (
     Addressed,
-    Carried,
     Contact,
     Have,
     Heartbeat,
@@ -30,7 +29,7 @@ from orderwire.discovery.messages import (
 )
 from orderwire.discovery.node import Node
 from orderwire.discovery.ring import UP
-from orderwire.discovery.settings import DELTAS_MAX, DiscoverySettings
+from orderwire.discovery.settings import DiscoverySettings
 from orderwire.kernel import Indicate, Instant, RemoteProtocolError
 
 
@@ -58,8 +57,8 @@ class MeshNode(Node):
         self.own.beat()
         roster = self.roster
         effects: DiscoveryEffects = []
-        for identity in roster.ring:
-            effects += self._tell(identity, roster.contacts[identity].inc)
+        for contact in list(roster.all_contacts()):
+            effects += self._tell(contact.id, contact.inc)
         return effects
 
     def _id_lost(self) -> None:
@@ -80,7 +79,7 @@ class MeshNode(Node):
 
     def _maps(self, to: int) -> Maps:
         assert self.roster.me is not None
-        return Maps(to, self.roster.me, (Carried(self.own.row(), self.own.told),))
+        return Maps(to, self.roster.me, (self.own.carried(),))
 
     # -- telling all ------------------------------------------------------------------------
 
@@ -93,14 +92,13 @@ class MeshNode(Node):
         me = roster.me
         assert me is not None
         self._restart_heartbeat(now)
-        changed = own.map is not own.told
-        base, delta = own.tell_change() if changed else (0, b"")
+        change = own.tell_change() if own.map is not own.told else None
         row, seq = own.next_row(), own.next_seq()
         return self._to_all(
             lambda to: (
-                Update(to, me, row, seq, 1, to, UP, base, delta)
-                if changed
-                else Heartbeat(to, me, row, seq, 1, to, UP)
+                Heartbeat(to, me, row, seq, 1, to, UP)
+                if change is None
+                else Update(to, me, row, seq, 1, to, UP, *change)
             )
         )
 
@@ -173,8 +171,7 @@ class MeshNode(Node):
         return [Post(source, Pull(row.id, self.roster.me, (Have(row.id, row.inc, 0),)))]
 
     def _store(self, row: Row, record: MapRecord) -> DiscoveryEffects:
-        if len(record.deltas) > DELTAS_MAX:
-            record = self.own.form.shortened(record)
+        record = self.own.folded(record)
         if not self.roster.put_map(row, record):
             return []
         entry = self.roster.entries[row.id]

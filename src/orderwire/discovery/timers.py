@@ -1,9 +1,12 @@
 """Named timers of one core, one heap."""
 
 from collections.abc import Hashable, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from orderwire.kernel import Instant
+
+SLACK = 1_024
+"""Cancelled times that are kept beside as many as are due, at most."""
 
 
 class Timers:
@@ -21,6 +24,9 @@ class Timers:
         self._due[name] = due
         self._count += 1
         heappush(self._heap, (due, self._count, name))
+        if len(self._heap) > SLACK + 2 * len(self._due):
+            self._heap = [each for each in self._heap if self._due.get(each[2]) == each[0]]
+            heapify(self._heap)
 
     def cancel(self, name: Hashable) -> None:
         """Let this timer not be due."""

@@ -44,7 +44,9 @@ class ChurnSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     server_down_ratio: float = 0.6
     partition_ratio: float = 0.5
     seeds: int = 0
-    """Without a server: this many participants are seeds, and they stay up."""
+    """Without a server: this many participants are seeds, and they stay up …"""
+    mortal_seeds: int = 0
+    """… but these, which crash, leave and come back as all others do."""
     mechanisms: Mechanisms = Mechanisms()
     gossip_heartbeats: bool = False
 
@@ -91,7 +93,7 @@ class _Churn:
         settings, world, chance = self.settings, self.world, self.chance
         if settings.seeds:
             world.seeds = tuple(f"p{at}" for at in range(settings.seeds))
-            self.steady = set(world.seeds)
+            self.steady = set(world.seeds[settings.mortal_seeds :])
         else:
             world.server_up()
         boot_s = chance.choice((0.0, 0.5, 2.0))

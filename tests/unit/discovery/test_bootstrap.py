@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from orderwire.discovery.bootstrap import EPOCH_MAX, EPOCH_SHIFT, BootstrapServer
+from orderwire.discovery.bootstrap import EPOCH_MAX, EPOCH_SHIFT, BootstrapServer, Holder
 from orderwire.discovery.commands import Unreachable
 from orderwire.discovery.effects import Post
 from orderwire.discovery.messages import (
+    MESSAGE_BYTES_MAX,
     Contact,
     Full,
     Heartbeat,
@@ -20,6 +21,7 @@ from orderwire.discovery.messages import (
     RenewOk,
     RequestId,
     Row,
+    encode,
 )
 from orderwire.discovery.ring import UP
 from orderwire.discovery.settings import BootstrapSettings
@@ -207,13 +209,116 @@ def test_an_incarnation_that_leaves_no_room_above_it_is_refused(inc: int) -> Non
     assert granted(core, "a").inc >> EPOCH_SHIFT == 5
 
 
-def test_what_is_freed_again_and_again_is_remembered_once() -> None:
+@pytest.mark.parametrize("id_space", [8, 5, 1])
+def test_an_id_is_given_again_when_all_others_have_been(id_space: int) -> None:
+    """Decision 0018: an ordering must not take a newcomer for one that has just left."""
+    core = server(id_space)
+    given = []
+    for life in range(3 * id_space):
+        reply = granted(core, f"g{life}", life)
+        ask(core, Release(reply.id, reply.guid, reply.inc), life)
+        given.append(reply.id)
+    for start in range(2 * id_space):
+        assert sorted(given[start : start + id_space]) == list(range(id_space))
+
+
+def test_an_id_is_given_again_when_all_others_are_held() -> None:
+    core = server(8)
+    replies = [granted(core, guid) for guid in "abcdefgh"]
+    for at in range(100):
+        ask(core, Release(replies[3].id, replies[3].guid, replies[3].inc), at)
+        again = granted(core, "d", at)
+        assert again.id == replies[3].id
+        replies[3] = again
+
+
+def test_wishes_do_not_change_what_is_free() -> None:
     core = server(8)
     for at in range(1_000):
         reply = granted(core, "a", at, wish=5)
         ask(core, Release(reply.id, "a", reply.inc), at)
-    assert len(core._freed) == 1
     assert sorted(granted(core, guid, ms(1)).id for guid in "abcdefgh") == list(range(8))
+
+
+def test_a_request_that_comes_again_begins_the_lease_anew_where_it_came_from() -> None:
+    """[R1] The answer was lost, and the participant is somewhere else meanwhile."""
+    core = server(1)
+    first = granted(core, "a")
+    again = granted(core, "a", ms(8_000), addr="elsewhere")
+    assert (again.id, again.inc) == (first.id, first.inc)
+    assert core.holders()[first.id].addr == "elsewhere"
+    assert isinstance(ask(core, RequestId("b", "at b"), ms(16_000)), Full)
+    assert isinstance(renew(core, first, ms(17_000), addr="elsewhere"), RenewOk)
+
+
+def test_whatever_is_shown_is_risen_above() -> None:
+    """[R1] By a lost id, a lease or a release; of one's own epoch what was not issued here."""
+    later = 9 << EPOCH_SHIFT | 7
+    for show in (
+        RequestId("a", "at a", later),
+        Renew(3, "a", later, "at a"),
+        Release(3, "a", later),
+    ):
+        core = server(8, epoch=5)
+        first = ask(core, show)
+        if isinstance(first, IdReply):
+            assert first.inc > later
+        assert core.epoch == 10
+        second, third = granted(core, "b"), granted(core, "c")
+        assert later < second.inc < third.inc
+    core = server(8, epoch=5)
+    beyond = granted(core, "a").inc + 5
+    assert granted(core, "b", lost_inc=beyond).inc > beyond
+    assert granted(core, "c").inc > beyond
+
+
+def test_a_lease_that_is_renewed_by_a_newer_incarnation_is_that_ones() -> None:
+    """[R1] … and no longer that of the older one of the same guid."""
+    core = server(8, epoch=5)
+    mine = granted(core, "a")
+    newer = 9 << EPOCH_SHIFT | 1
+    assert renew(core, mine, ms(1), inc=newer) == RenewOk(mine.id, newer, ())
+    assert core.holders()[mine.id].inc == newer
+    assert granted(core, "b").members == (Contact(mine.id, "at a", newer),)
+    assert renew(core, mine, ms(2)) == RenewNo(mine.id, mine.inc)
+
+
+def test_one_address_is_one_holder_however_it_comes_there() -> None:
+    """The newer one: by a request from elsewhere, or by renewing at a server without its table."""
+    core = server(8)
+    granted(core, "a", addr="here")
+    moved = granted(core, "b")
+    assert granted(core, "b", addr="here").id == moved.id
+    assert core.holders().keys() == {moved.id}
+    older, newer = (Renew(at, f"g{at}", (1 << EPOCH_SHIFT) + at, "here") for at in (1, 2))
+    for first, second in ((older, newer), (newer, older)):
+        core = server(8, recovering=True)
+        ask(core, first)
+        answer = ask(core, second)
+        assert core.holders().keys() == {2}
+        assert isinstance(answer, RenewOk) is (second is newer)
+
+
+def test_leases_end_in_the_order_in_which_they_were_renewed() -> None:
+    """Looking for those that are over takes no longer when many hold ids."""
+    core = server(1 << 12)
+    replies = [granted(core, f"g{at}", at) for at in range(1_000)]
+    for reply in replies[::2]:
+        renew(core, reply, ms(5_000))
+    core.receive("x", Release(1, "x", 0), Instant(LEASE + 500))
+    assert len(core.holders()) == 500 + 250
+    core.receive("x", Release(1, "x", 0), Instant(LEASE + ms(1)))
+    assert core.holders().keys() == {each.id for each in replies[::2]}
+    assert len(core._leases) == 500
+
+
+def test_the_list_fits_a_message_however_long_the_addresses_are() -> None:
+    core = server(1 << 16)
+    for at in range(9_000):
+        core._hold(at, Holder(f"g{at}", at + 1, f"{at:05}" + "\U0001f600" * 250, 0), Instant(0))
+    reply = granted(core, "a")
+    assert 5_000 < len(reply.members) < 9_000
+    assert len(encode(reply)) < MESSAGE_BYTES_MAX
 
 
 def test_ids_of_sixty_four_bits_fit_the_message() -> None:

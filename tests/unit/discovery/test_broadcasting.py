@@ -21,7 +21,7 @@ from orderwire.discovery.messages import (
 )
 from orderwire.discovery.ring import DOWN, UP
 from orderwire.discovery.roster import Roster
-from orderwire.discovery.settings import DiscoverySettings
+from orderwire.discovery.settings import PATIENCE_NS_MAX, DiscoverySettings
 from orderwire.discovery.timers import Timers
 from orderwire.kernel import Instant, ms
 
@@ -191,9 +191,70 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(copies(driven.core.relay(oldest, T0))) == 1
 
 
+def relayed(seq: int, size: int) -> Join:
+    return Join(ME, 9, OTHER, seq, 1, 8, UP, False, MapRecord(1, bytes(size)), (), ())
+
+
+def test_what_is_relayed_to_the_silent_is_bounded_in_bytes() -> None:
+    """A copy beyond that is sent once; anti-entropy repairs what was lost of it."""
+    driven = Driven(5, 12, pending_bytes_max=1_000_000)
+    for seq in range(100):
+        assert len(copies(driven.core.relay(relayed(seq, 100_000), T0))) == 1
+    assert (len(driven.core.pending), driven.core.unkept) == (9, 91)
+    latest = max(pending.sent_ns for pending in driven.core.pending.values())
+    assert latest == 0
+    driven.core.acknowledged(next(iter(driven.core.pending)), 10, Instant(ms(1)))
+    assert len(copies(driven.core.relay(relayed(101, 100_000), Instant(ms(1))))) == 1
+    assert (len(driven.core.pending), driven.core.unkept) == (9, 91)
+    driven.core.drop_all()
+    driven.core.relay(relayed(102, 100_000), Instant(ms(2)))
+    assert len(driven.core.pending) == 1
+
+
+def test_goodbyes_that_are_relayed_to_the_silent_are_bounded_in_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(broadcasting, "PENDING_MAX", 10)
+    driven = Driven(5)
+    for seq in range(50):
+        driven.core.relay(Leave(ME, 9, OTHER, seq, 1, 8, UP), T0)
+    assert (len(driven.core.pending), driven.core.unkept) == (10, 40)
+
+
+def test_ones_own_join_is_always_waited_for() -> None:
+    driven = Driven(5, 9, 12, pending_bytes_max=1)
+    assert len(driven.join(10_000)) == driven.core.own_joins == len(driven.core.pending)
+    assert driven.core.unkept == 0
+
+
+def test_no_deadline_is_further_away_than_a_minute_and_its_base() -> None:
+    """Whatever is outstanding, and however slow the last answers were."""
+    driven = Driven(5)
+    for _ in range(20):
+        (copy,) = driven.join(8_000_000)
+        driven.core.acknowledged(key_of(copy), 10, Instant(ms(3_600_000)))
+    driven.join(8_000_000)
+    due = driven.timers.next()
+    assert due is not None
+    assert ms(1_000) < due <= ms(1_000) + PATIENCE_NS_MAX
+
+
+def test_updates_that_may_be_rerouted_are_bounded_in_bytes_and_age() -> None:
+    driven = Driven(5, 12, recent_bytes_max=1_000_000)
+    change = bytes(100_000)
+    for seq in range(100):
+        driven.core.relay(Update(ME, 9, OTHER, seq, 1, 8, UP, 1, change), T0)
+    assert (len(driven.core._recent), driven.core.forgotten) == (9, 91)
+    driven.core.relay(Update(ME, 9, OTHER, 100, 1, 8, UP, 1, b"d"), Instant(ms(1_001)))
+    assert (len(driven.core._recent), driven.core.forgotten) == (1, 91)
+    assert len(copies(driven.core.fail(5, Instant(ms(1_002))))) == 0
+    assert driven.core._recent_bytes == 0
+
+
 def test_updates_that_cannot_be_rerouted_any_more_are_forgotten() -> None:
     """eclipse-cyclonedds/cyclonedds #2306: all changes of the last hours were held."""
-    driven = Driven(5, 9, 12)
+    limit = 1_000_000
+    driven = Driven(5, 9, 12, recent_bytes_max=limit)
 
     def tell(seq: int, now: Instant, size: int) -> None:
         driven.core.own(Update(0, 0, ROW, seq, 1, 0, UP, 1, bytes(size)), now)
@@ -201,11 +262,10 @@ def test_updates_that_cannot_be_rerouted_any_more_are_forgotten() -> None:
     for seq in range(1, 100):
         tell(seq, ms(500 * seq), 10)
     assert {key[2] for key in driven.core._recent} == {97, 98, 99}
-    size = broadcasting.RECENT_BYTES_MAX // 8
     for seq in range(100, 200):
-        tell(seq, ms(500 * 99), size)
+        tell(seq, ms(500 * 99), limit // 8)
     assert 5 <= len(driven.core._recent) <= 8
-    tell(200, ms(500 * 99), broadcasting.RECENT_BYTES_MAX)
+    tell(200, ms(500 * 99), limit)
     assert not driven.core._recent
     assert driven.core._recent_bytes == 0
 

@@ -213,7 +213,9 @@ def test_the_first_welcome_gives_the_id_and_later_ones_contacts() -> None:
     hello = sent(entrance.ask(0, T0))[0][1]
     welcome = Members(hello.id, hello.inc, (OTHER,))
     assert entrance.receive("s1", Members(hello.id, hello.inc + 1, ()), T0, nobody()) == []
+    assert not entrance.met_seed
     (granted,) = entrance.receive("s1", welcome, T0, nobody())
+    assert entrance.met_seed
     assert granted == Granted(hello.id, hello.inc, ID_SPACE_MAX, (OTHER,))
     entrance.adopted(hello.id, hello.inc, T0)
     assert entrance.receive("s2", welcome, T0, member()) == [OTHER]

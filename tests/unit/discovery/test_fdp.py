@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import pytest
 
 from orderwire.discovery import exchange, fdp, node
+from orderwire.discovery.antientropy import SEED_TRIES
 from orderwire.discovery.commands import (
     Change,
     End,
@@ -18,22 +19,32 @@ from orderwire.discovery.commands import (
     Learnt,
     Start,
     Unreachable,
+    WholeMaps,
 )
 from orderwire.discovery.effects import DiscoveryEffects, Post
-from orderwire.discovery.entrance import Entrance, OutsideEntrance, ServerEntrance
+from orderwire.discovery.entrance import (
+    Entrance,
+    OutsideEntrance,
+    SeedEntrance,
+    ServerEntrance,
+    drawn_id,
+)
 from orderwire.discovery.fdp import FdpNode
 from orderwire.discovery.messages import (
+    MESSAGE_BYTES_MAX,
     Carried,
     Contact,
     DeltaChain,
     Have,
     Heartbeat,
+    Hello,
     Join,
     JoinAck,
     Leave,
     LeaveAck,
     MapRecord,
     Maps,
+    Members,
     NotMe,
     Pull,
     Release,
@@ -45,9 +56,16 @@ from orderwire.discovery.messages import (
     Sync,
     SyncReply,
     Update,
+    encode,
 )
 from orderwire.discovery.ring import UP
-from orderwire.discovery.settings import EARLY_MESSAGES_MAX, DiscoverySettings
+from orderwire.discovery.settings import (
+    DELTAS_MAX,
+    EARLY_MESSAGES_MAX,
+    MAP_BYTES_MAX,
+    MEMBERS_MAX,
+    DiscoverySettings,
+)
 from orderwire.kernel import Indicate, Instant, LocalProtocolError, RemoteProtocolError, ms
 
 T0 = Instant(0)
@@ -194,7 +212,7 @@ def test_members_outside_the_id_space_are_nobody() -> None:
 
 
 def test_contacts_without_a_map_are_asked_when_all_have_answered() -> None:
-    """[R9] … 50 ms later, and again every second, five times; then anti-entropy goes on.
+    """[R9] … 50 ms later, and again every second while they are thought to be there.
 
     A join that takes less waits as long again: what joined beside it takes as long. [S002:dec.8]
     """
@@ -205,7 +223,10 @@ def test_contacts_without_a_map_are_asked_when_all_have_answered() -> None:
     driven.node.receive("a9", driven.ack(joins[1], carried(9)), Instant(ms(60)))
     assert posts(driven.wake_at(ms(109)), Pull) == []
     assert posts(driven.wake_at(ms(110)), Pull) == [("a5", Pull(5, ME, (Have(5, 45, 0),)))]
-    assert len(posts(driven.wake_at(ms(5_000)), Pull)) == 4
+    assert len(posts(driven.wake_at(ms(6_000)), Pull)) == 5
+    assert driven.node.roster.contacts.keys() == {5}
+    assert len(posts(driven.wake_at(ms(60_000)), Pull)) <= 2
+    assert driven.node.roster.contacts.keys() == set()
     driven = Driven(pull_ns=ms(50))
     for _, join in posts(driven.grant(5, 9), Join):
         driven.node.receive(f"a{join.to}", driven.ack(join), Instant(ms(2)))
@@ -226,10 +247,23 @@ def test_a_report_covers_the_range_and_the_gap_but_not_what_is_held() -> None:
     assert {each.row.id for each in ack.maps} == {1}
 
 
+def test_a_report_holds_the_maps_of_suspects() -> None:
+    """[R8] MAPs that are held: nothing is sent to a suspect, but it may live."""
+    driven = Driven.joined(1, 5, 9, 12)
+    for address in ("a5", "a1"):
+        driven.node.submit(Unreachable(address=address), T0)
+    ack = posts(driven.node.receive("a15", join_of(15, first=True, hi=8), T0), JoinAck)[0][1]
+    assert ack.maps is not None
+    assert {each.row.id for each in ack.maps} == {ME, 5, 1}
+
+
 def test_a_report_takes_no_more_than_a_message_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left out the joiner asks for; a single MAP is sent whatever its size."""
-    monkeypatch.setattr(fdp, "CARRIED_BYTES_MAX", 12)
-    monkeypatch.setattr(exchange, "CARRIED_BYTES_MAX", 12)
+    """What is left out the joiner asks for; a single MAP is sent whatever its size.
+
+    One's own MAP counts, and so do headers: 52 bytes and the address each.
+    """
+    monkeypatch.setattr(fdp, "CARRIED_BYTES_MAX", 3 * 54 + 4 + 2 * 5)
+    monkeypatch.setattr(exchange, "CARRIED_BYTES_MAX", 2 * 54 + 2 * 5)
     driven = Driven.joined(5, 9, 12)
     ack = posts(driven.node.receive("a15", join_of(15, hi=14), T0), JoinAck)[0][1]
     assert ack.maps is not None
@@ -289,8 +323,12 @@ def test_a_message_for_another_id_is_answered_and_changes_nothing() -> None:
         SyncReply(7, 5, (), ()),
     ],
 )
-def test_answers_to_a_past_life_are_dropped(answer: Any) -> None:
-    assert Driven.joined(5).node.receive("a5", answer, T0) == []
+def test_answers_to_a_past_life_are_no_exception(answer: Any) -> None:
+    """[R5] Whoever sent them learns who listens here; NOT_ME itself is not answered."""
+    driven = Driven.joined(5)
+    assert driven.node.receive("a5", answer, T0) == [Post("a5", NotMe(7, ME))]
+    assert driven.node.receive("a5", NotMe(7, 5), T0) == []
+    assert driven.node.live().keys() == {5}
 
 
 def test_not_me_makes_the_id_suspect_only_where_it_was_asked() -> None:
@@ -414,6 +452,110 @@ def test_a_pull_is_answered_by_whatever_is_shorter(held: Have, answer: str) -> N
     assert posts(node.receive("a5", Pull(ME, 5, (Have(ME, INC, 5), Have(8, 1, 0))), T0), Maps) == []
 
 
+def test_changes_that_are_longer_than_the_map_are_not_sent() -> None:
+    """[S002 spec 5: deltas] The MAP itself is shorter then."""
+    driven = Driven.joined(5)
+    for text in (b"a change", b"another one"):
+        driven.node.submit(Change(map=text), T0)
+    pull = Pull(ME, 5, (Have(ME, INC, 1),))
+    ((_, maps),) = posts(driven.node.receive("a5", pull, T0), Maps)
+    assert (maps.chains, [each.map.full for each in maps.maps]) == ((), [b"another one"])
+    ((_, maps),) = posts(driven.node.receive("a5", Pull(ME, 5, (Have(ME, INC, 2),)), T0), Maps)
+    assert maps.maps[0].map == MapRecord(3, b"another one")
+
+
+def test_a_map_is_kept_whole_when_its_changes_are_longer_than_it() -> None:
+    """What is passed on must fit a message, whatever others change."""
+    driven = Driven.joined(5)
+    change = bytes(2_000_000)
+    for ver in range(2, 14):
+        update = Update(ME, 5, row(5, ver=ver, hb=ver), ver, 1, ME, UP, ver - 1, change)
+        driven.node.receive("a5", update, T0)
+    record = driven.node.live()[5].map
+    assert record is not None
+    assert record.ver == 13
+    assert record.size_bytes <= 2 * len(change)
+    ((_, maps),) = posts(driven.node.receive("a9", Pull(ME, 9, (Have(5, 45, 0),)), T0), Maps)
+    assert len(encode(maps)) < MESSAGE_BYTES_MAX
+
+
+def test_a_change_that_cannot_be_told_makes_the_map_wanted() -> None:
+    """[R12] Nobody's input fails because of it; the others see the version and ask."""
+
+    class Whole(WholeMaps):
+        def difference(self, old: bytes, new: bytes) -> bytes:
+            raise LocalProtocolError("too long")
+
+    node = FdpNode("me", OutsideEntrance(), DiscoverySettings(), Random(0), Whole())
+    node.submit(Start(map=b"mine"), T0)
+    node.submit(Granted(ME, INC, SPACE, contacts(5)), T0)
+    effects = node.submit(Change(map=b"new"), T0)
+    assert [each.row.ver for _, each in posts(effects, Heartbeat)] == [2]
+    ((_, maps),) = posts(node.receive("a5", Pull(ME, 5, (Have(ME, INC, 1),)), T0), Maps)
+    assert maps.maps[0].map == MapRecord(2, b"new")
+
+
+def test_what_is_too_long_for_a_message_is_refused_at_the_door() -> None:
+    """One's own by the caller's fault, another's by the peer's; nothing else fails later."""
+    long = bytes(MAP_BYTES_MAX + 1)
+    node = FdpNode("me", OutsideEntrance(), DiscoverySettings(), Random(0))
+    with pytest.raises(LocalProtocolError, match="at most"):
+        node.submit(Start(map=long), T0)
+    driven = Driven.joined(5)
+    with pytest.raises(LocalProtocolError, match="at most"):
+        driven.node.submit(Change(map=long), T0)
+    header = row(9, ver=2)
+    for message in (
+        join_of(9, map=MapRecord(1, b"", (long,))),
+        JoinAck(ME, 5, ME, INC, 1, UP, (Carried(header, MapRecord(1, long)),)),
+        Maps(ME, 5, (Carried(header, MapRecord(1, long)),)),
+        Maps(ME, 5, (), (DeltaChain(header, 1, (long,)),)),
+        Maps(ME, 5, (), (DeltaChain(row(9, ver=99), 1, (b"",) * (DELTAS_MAX + 1)),)),
+        Update(ME, 5, row(5, ver=2), 7, 1, ME, UP, 1, long),
+        join_of(9, have=(Have(1, 1, 1),) * (MEMBERS_MAX + 1)),
+    ):
+        with pytest.raises(RemoteProtocolError, match="at most"):
+            driven.node.receive("a5", message, T0)
+        assert driven.node.live().keys() == {5}
+
+
+def test_lists_of_participants_fit_a_message() -> None:
+    """What a core posts is never refused for its length: 10,000 with the longest addresses."""
+    node = FdpNode("me", OutsideEntrance(), DiscoverySettings(), Random(0))
+    node.submit(Start(map=bytes(MAP_BYTES_MAX)), T0)
+    many = 10_000
+    told = tuple(Contact(at, f"{at:05}" + "\U0001f600" * 250, 1) for at in range(1, many))
+    joins = posts(node.submit(Granted(0, INC, 1 << 32, told), T0), Join)
+    assert len(joins) > 10
+    widest = max(joins, key=lambda each: len(each[1].members))[1]
+    assert len(encode(widest)) < MESSAGE_BYTES_MAX
+    assert len(widest.members) > 1_000
+    rows = tuple(Row(each.id, 1, 1, 1, 0, each.addr) for each in told)
+    half = len(rows) // 2
+    for part in (rows[:half], rows[half:]):
+        node.receive(told[0].addr, Sync(0, 1, part), T0)
+    ((_, reply),) = posts(node.receive(told[0].addr, Sync(0, 1, ()), T0), SyncReply)
+    assert 1_000 < len(reply.rows) < many
+    assert len(encode(reply)) < MESSAGE_BYTES_MAX
+
+
+def test_a_map_without_room_is_asked_for_when_there_is_some() -> None:
+    """It is counted and not asked for again and again; who has it is there all the same."""
+    driven = Driven.joined(5, 9, know=False, maps_bytes_max=6)
+    (learnt,) = told(driven.node.receive("a5", Maps(ME, 5, (carried(5), carried(9))), T0))
+    assert (learnt.id, driven.node.dropped["MAPs"]) == (5, 1)
+    assert driven.node.roster.ring == [5, 9]
+    sync = Sync(ME, 9, (row(9, has_map=True),))
+    assert [each.want for _, each in posts(driven.node.receive("a9", sync, T0), SyncReply)] == [()]
+    assert posts(driven.wake_at(0), Pull) == []
+    goodbye = Leave(ME, 5, row(5, hb=3, status=Status.LEFT), 8, 1, ME, UP)
+    driven.node.receive("a5", goodbye, T0)
+    ((_, reply),) = posts(driven.node.receive("a9", sync, T0), SyncReply)
+    assert [have.id for have in reply.want] == [9]
+    (learnt,) = told(driven.node.receive("a9", Maps(ME, 9, (carried(9),)), T0))
+    assert (learnt.id, driven.node.dropped["MAPs"]) == (9, 1)
+
+
 # -- anti-entropy -----------------------------------------------------------------------------
 
 
@@ -466,6 +608,71 @@ def test_half_of_the_syncs_go_to_the_ring_successor() -> None:
     assert len(partners) > 80
     assert set(partners[::2]) == {5}
     assert set(partners[1::2]) == {5, 9, 12}
+
+
+def test_what_is_lacking_there_is_sent() -> None:
+    """[R15] SYNC_REP{want} → MAPS."""
+    driven = Driven.joined(5, 9)
+    reply = SyncReply(ME, 5, (), (Have(9, 49, 0), Have(ME, INC, 0)))
+    ((to, maps),) = posts(driven.node.receive("a5", reply, T0), Maps)
+    assert (to, [each.row.id for each in maps.maps]) == ("a5", [9, ME])
+
+
+SEEDS = ("s1", "s2")
+
+
+def seeded(*ids: int) -> Driven:
+    """A participant that came by its id without any answer of a seed, and knows others."""
+    entrance = SeedEntrance("g", "me", SEEDS, DiscoverySettings(), Random(0), started_ms=1)
+    driven = Driven(entrance, fail_ns=ms(10_000_000))
+    for to, join in posts(driven.grant(*ids), Join):
+        driven.node.receive(to, driven.ack(join), T0)
+    driven.node.receive("a0", Maps(ME, 5, tuple(carried(each) for each in ids)), T0)
+    return driven
+
+
+def partners(driven: Driven, until_ns: int) -> list[str]:
+    return [to for to, _ in posts(driven.wake_at(until_ns), Sync)]
+
+
+def test_a_seed_that_answers_is_tried_one_time_in_five() -> None:
+    """[spec 5] … and until then, or until it is given up, nobody else is."""
+    driven = seeded(5, 9)
+    first = partners(driven, ms(900))
+    assert 1 <= len(first) < SEED_TRIES * len(SEEDS)
+    assert set(first) <= set(SEEDS)
+    driven.node.receive("s1", SyncReply(ME, 9, (), ()), Instant(ms(900)))
+    later = partners(driven, ms(400_000))
+    share = sum(to in SEEDS for to in later) / len(later)
+    assert 0.15 <= share <= 0.25
+    assert {"s1", "s2", "a5", "a9"} == set(later)
+
+
+def test_seeds_that_do_not_answer_are_given_up() -> None:
+    """Others are tried, too; a seed that comes up later is found all the same."""
+    driven = seeded(5, 9)
+    found = partners(driven, ms(400_000))
+    alone = SEED_TRIES * len(SEEDS)
+    assert set(found[:alone]) <= set(SEEDS)
+    share = sum(to in SEEDS for to in found[alone:]) / len(found[alone:])
+    assert 0.15 <= share <= 0.25
+
+
+def test_a_welcome_is_an_answer_of_a_seed() -> None:
+    entrance = SeedEntrance("g", "me", SEEDS, DiscoverySettings(), Random(0), started_ms=1)
+    driven = Driven(entrance, fail_ns=ms(10_000_000))
+    hello = Hello(drawn_id("g", 0, 1 << 64), entrance._inc, "me")
+    driven.node.receive("s1", Members(hello.id, hello.inc, contacts(5, 9)), T0)
+    assert driven.node.id == hello.id
+    found = partners(driven, ms(5_000))
+    assert set(found) & {"a5", "a9"}
+
+
+def test_who_knows_nobody_tries_the_seeds_for_ever() -> None:
+    driven = seeded()
+    found = partners(driven, ms(60_000))
+    assert len(found) > 50
+    assert set(found) == set(SEEDS)
 
 
 # -- losing the id ----------------------------------------------------------------------------
@@ -560,6 +767,25 @@ def test_a_leaver_alone_or_without_an_id_goes_at_once() -> None:
     alone.grant()
     assert Gone() in told(alone.node.submit(End(), T0))
     assert told(Driven().node.submit(End(), T0)) == [Gone()]
+
+
+def test_a_leaver_says_nothing_else_than_that_it_has_left() -> None:
+    """[R11.4, R17] Whatever it answers, nobody is to take it for one that stays."""
+    driven = Driven.joined(5)
+    driven.node.submit(End(), T0)
+    effects = driven.node.receive("a8", join_of(8), T0)
+    effects += driven.node.receive("a5", Sync(ME, 5, (row(ME, inc=INC, hb=1),)), T0)
+    effects += driven.node.receive("a5", SyncReply(ME, 5, (), (Have(ME, INC, 0),)), T0)
+    effects += driven.node.receive("a5", Pull(ME, 5, (Have(ME, INC, 0),)), T0)
+    ((_, ack),) = posts(effects, JoinAck)
+    ((_, reply),) = posts(effects, SyncReply)
+    said = [each.row for each in ack.maps or () if each.row.id == ME]
+    said += [each for each in reply.rows if each.id == ME]
+    for _, maps in posts(effects, Maps):
+        said += [each.row for each in maps.maps]
+        assert [each.map for each in maps.maps] == [MapRecord(0, b"")]
+    assert len(said) == 4
+    assert {each.status for each in said} == {Status.LEFT}
 
 
 def test_the_lease_is_released_with_the_goodbye() -> None:

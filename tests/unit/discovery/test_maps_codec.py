@@ -23,7 +23,6 @@ from orderwire.discovery.map_codec import (
     encode_map,
     lookup,
     plain_form,
-    shortened,
 )
 from orderwire.discovery.maps import (
     EndpointData,
@@ -35,7 +34,9 @@ from orderwire.discovery.maps import (
     difference,
 )
 from orderwire.discovery.messages import MapRecord
-from orderwire.discovery.settings import DELTAS_MAX
+from orderwire.discovery.own import Own
+from orderwire.discovery.roster import Roster
+from orderwire.discovery.settings import DELTAS_MAX, DiscoverySettings
 from orderwire.kernel import LocalProtocolError, RemoteProtocolError
 
 ANA = ParticipantData("guid-1", "ana")
@@ -273,20 +274,22 @@ def test_the_shorter_form_is_chosen() -> None:
     assert encode_delta(MapDelta(removed=(3,)))[0] == 0x10
 
 
-def test_a_chain_of_changes_is_made_whole_when_it_does_not_pay() -> None:
-    maps = [robot(300)]
+def test_a_map_is_kept_whole_when_its_changes_are_many_or_longer_than_it() -> None:
+    """Whoever keeps it asks `Own.folded`; what comes of it is the same MAP."""
+    own = Own("me", Roster(DiscoverySettings(), "me"), CompactMaps())
+    maps = [robot(100)]
     record = MapRecord(1, encode_map(maps[0]))
     for count in range(1, DELTAS_MAX + 2):
         added = EndpointData(1_000 + count, EndpointKind.READER, "a")
         maps.append(Map.of(ANA, [*maps[-1].endpoints, added]))
         record = record.with_delta(1 + count, encode_delta(difference(maps[-2], maps[-1])))
-        short = shortened(record)
+        short = own.folded(record)
         assert decode(short) == maps[-1]
         assert short.ver == record.ver
         assert bool(short.deltas) == (count <= DELTAS_MAX)
     none = Map.of(ANA)
     grown = MapRecord(2, encode_map(none), (encode_delta(difference(none, robot(300))),))
-    assert shortened(grown) == MapRecord(2, encode_map(robot(300)))
+    assert own.folded(grown) == MapRecord(2, encode_map(robot(300)))
 
 
 def test_what_is_no_map_stays_none_and_does_not_grow() -> None:

@@ -106,6 +106,59 @@ def test_one_address_is_one_participant() -> None:
         assert table.holder("same") == 9
 
 
+@pytest.mark.parametrize("newer", [{"status": Status.LEFT}, {"age_ms": 6_001}])
+def test_a_newer_life_ends_the_older_one_at_its_address_even_when_it_is_over(
+    newer: dict[str, Any],
+) -> None:
+    """[R11.2] … and what is over holds no address: the next one may have it."""
+    table = roster()
+    known(table, 5, inc=10, addr="same")
+    table.learn_contact(Contact(7, "other", 10), Instant(0))
+    table.merge(row(9, inc=11, addr="same", **newer), Instant(0))
+    assert status(table, 5) is Status.EXPIRED
+    assert table.ended == [(5, 10, Status.EXPIRED)]
+    assert status(table, 9) is newer.get("status", Status.EXPIRED)
+    assert (table.holder("same"), table.ring) == (None, [7])
+    table.merge(row(8, inc=11, addr="other", **newer), Instant(0))
+    assert (table.contacts, table.ring) == ({}, [])
+    table.merge(row(6, inc=10, addr="same"), Instant(0))
+    assert table.ring == [6]
+
+
+def test_what_is_over_and_older_ends_nobody() -> None:
+    """[R11.2]"""
+    table = roster()
+    known(table, 5, inc=12, addr="same")
+    table.merge(row(9, inc=11, addr="same", status=Status.LEFT), Instant(0))
+    assert (status(table, 5), status(table, 9)) == (Status.LIVE, Status.LEFT)
+    assert table.holder("same") == 5
+
+
+def test_maps_are_bounded_together_and_whoever_was_turned_away_is_let_in_later() -> None:
+    table = Roster(DiscoverySettings(maps_bytes_max=10), "me")
+    table.adopt(0, 100, 64)
+    for identity in (5, 6, 7):
+        table.merge(row(identity), Instant(0))
+    assert table.put_map(row(5), MapRecord(1, b"12345"))
+    assert table.put_map(row(6), MapRecord(1, b"1234"))
+    assert not table.put_map(row(7), MapRecord(1, b"12"))
+    assert (table.maps_bytes, table.maps_refused) == (9, 1)
+    assert not table.entries[7].lacks_map  # Nobody is asked for it now.
+    table.merge(row(6, ver=2, hb=2), Instant(0))
+    assert not table.put_map(row(6, ver=2), MapRecord(2, b"1234567"))
+    assert table.entries[6].map == MapRecord(1, b"1234")
+    assert not table.entries[6].lacks_map
+    table.merge(row(6, ver=3, hb=3), Instant(0))
+    assert table.entries[6].lacks_map
+    assert table.put_map(row(6, ver=3), MapRecord(3, b"1"))
+    assert table.entries[7].lacks_map
+    assert table.put_map(row(7), MapRecord(1, b"12"))
+    table.merge(row(5, inc=11), Instant(0))
+    assert table.maps_bytes == 3
+    table.expire(Instant(FAIL + 1))
+    assert table.maps_bytes == 0
+
+
 def test_one_who_claims_ones_own_address_is_a_past_life() -> None:
     table = roster()
     table.merge(row(5, addr="me"), Instant(0))

@@ -4,10 +4,11 @@ from random import Random
 
 import pytest
 
-from orderwire.discovery.commands import Change, End, Ended, Gone, Granted, Learnt, Start
+from orderwire.discovery.commands import Change, End, Ended, Gone, Granted, IdWanted, Learnt, Start
 from orderwire.discovery.effects import DiscoveryEffects, Post
 from orderwire.discovery.entrance import OutsideEntrance
-from orderwire.discovery.messages import Contact, Maps, Sync
+from orderwire.discovery.messages import Contact, Heartbeat, Maps, Row, Sync
+from orderwire.discovery.ring import UP
 from orderwire.discovery.settings import DiscoverySettings
 from orderwire.discovery.tcp_mesh import MeshNode
 from orderwire.kernel import Indicate, Instant, LocalProtocolError, RemoteProtocolError, ms
@@ -122,6 +123,33 @@ def test_silence_ends_an_entry_after_the_fail_time() -> None:
         now = due
         mesh.apply("b", node.wake(now), now)
     assert now > node.settings.fail_ns
+
+
+def test_what_came_early_is_as_old_as_it_has_become() -> None:
+    """[D11]"""
+    mesh = Mesh()
+    mesh.begin("a")
+    late = MeshNode("b", OutsideEntrance(), DiscoverySettings(), Random(1))
+    late.submit(Start(map=b"b"), NOW)
+    late.receive("a", mesh.nodes["a"]._maps(1), NOW)
+    now = Instant(ms(4_000))
+    late.submit(Granted(1, 2, 16, ()), now)
+    assert late.roster.entries[0].fresh == 0
+
+
+def test_a_newer_incarnation_takes_the_id() -> None:
+    """[R11.1] … and the participant asks for another and tells all again."""
+    mesh = Mesh()
+    for name in "ab":
+        mesh.begin(name)
+    node = mesh.nodes["b"]
+    other = Row(1, 99, 1, 1, 0, "c", has_map=True)
+    mesh.apply("b", node.receive("a", Heartbeat(1, 0, other, 1, 1, 1, UP), NOW))
+    assert ("b", IdWanted(2)) in mesh.told
+    assert node.id is None
+    mesh.apply("b", node.submit(Granted(5, 100, 16, (Contact(0, "a", 1),)), NOW))
+    assert mesh.nodes["a"].roster.ring == [5]
+    assert mesh.views() == {"a": {"b": b"b"}, "b": {"a": b"a"}}
 
 
 def test_what_makes_no_sense_is_refused() -> None:

@@ -1,6 +1,6 @@
 """Named timers: the last setting counts, and what is due comes in the order of its times."""
 
-from orderwire.discovery.timers import Timers
+from orderwire.discovery.timers import SLACK, Timers
 from orderwire.kernel import Instant
 
 
@@ -57,3 +57,15 @@ def test_the_same_instant_keeps_the_order_of_setting() -> None:
     for name in ("x", "y", "z"):
         timers.set(name, Instant(7))
     assert list(timers.pop_due(Instant(7))) == ["x", "y", "z"]
+
+
+def test_cancelled_times_do_not_pile_up() -> None:
+    """One that is set anew before it is due, again and again, costs no memory."""
+    timers = Timers()
+    timers.set("other", Instant(7))
+    for at in range(10 * SLACK):
+        timers.set("a", Instant(1_000_000 + at))
+        timers.set(("b", at), Instant(2_000_000))
+        timers.cancel(("b", at))
+    assert len(timers._heap) <= SLACK + 5
+    assert list(timers.pop_due(Instant(3_000_000))) == ["other", "a"]
