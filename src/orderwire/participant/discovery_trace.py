@@ -141,9 +141,7 @@ class DiscoveryRecorder:
         )
 
     def _ended(self, now: int, ended: Ended) -> None:
-        entry = self._core.roster.entries.get(ended.id)
-        replaced = entry is None or entry.inc != ended.inc
-        reason = LEFT if ended.left else REPLACED if replaced else SILENT
+        reason = LEFT if ended.left else REPLACED if self._replaced(ended) else SILENT
         age_ns = self._age_ns(now, ended.id, ended.inc)
         self._write(
             lambda line, ahead: line.expire(
@@ -154,6 +152,14 @@ class DiscoveryRecorder:
                 age_ns=age_ns,
             )
         )
+
+    def _replaced(self, ended: Ended) -> bool:
+        """Whether another has its id, or listens at its address."""
+        roster = self._core.roster
+        entry, contact = roster.entries.get(ended.id), roster.contacts.get(ended.id)
+        if entry is None or entry.inc != ended.inc:
+            return True
+        return contact is not None or roster.holder(entry.addr) not in (None, ended.id)
 
     def _age_ns(self, now: int, identity: int, inc: int) -> int:
         """Return how old the newest evidence of this incarnation is; 0 when it is forgotten."""

@@ -21,7 +21,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     run: str
     path: Path | str | None = None
-    """A file that ends in .arrow or .parquet, or a folder: then `<participant>.arrow` in it."""
+    """A file that ends in .arrow or .parquet, or a folder: then `<participant>.arrow` in it, or
+    `<participant>-2.arrow` and so on where there is one: who is started again keeps its past."""
     brokers: str | None = None
     """Kafka-protocol servers, `host:port,…`: batches are published to `topic`."""
     topic: str = "orderwire.trace"
@@ -76,5 +77,14 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         path = Path(self.path)
         if path.suffix not in TRACE_SUFFIXES:
             path.mkdir(parents=True, exist_ok=True)
-            path = path / f"{participant}.arrow"
+            path = _free(path, participant)
         return BackgroundSink(open_sink(path))
+
+
+def _free(folder: Path, participant: str) -> Path:
+    """Return the first name in the folder that is free."""
+    path, life = folder / f"{participant}.arrow", 1
+    while path.exists():
+        life += 1
+        path = folder / f"{participant}-{life}.arrow"
+    return path

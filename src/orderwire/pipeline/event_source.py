@@ -10,7 +10,7 @@ from orderwire.pipeline.named_source import EVENTS, NamedTopic, named_source
 from orderwire.pipeline.trace_records import read_trace_files
 from orderwire.trace.errors import TraceError
 from orderwire.trace.reader import TRACE_SUFFIXES
-from orderwire.trace.schema import KEY_COLUMNS
+from orderwire.trace.schema import IDENTITY_COLUMNS
 
 
 def open_events(spark: SparkSession, text: str) -> DataFrame:
@@ -39,7 +39,7 @@ def _file_events(spark: SparkSession, path: Path) -> DataFrame:
             )
     paths = spark.createDataFrame([(str(file.absolute()),) for file in files], "path string")
     events = paths.repartition(len(files)).mapInArrow(read_trace_files, spark_schema("events"))
-    return events.dropDuplicates(list(KEY_COLUMNS)) if len(files) > 1 else events
+    return events.dropDuplicates(list(IDENTITY_COLUMNS)) if len(files) > 1 else events
 
 
 def stream_events(spark: SparkSession, text: str) -> DataFrame:

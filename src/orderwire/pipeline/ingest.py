@@ -4,8 +4,8 @@ Every topic has its own query, checkpoint and application id, so that any set of
 ingested together, one after the other, or again.  A batch is committed under (application, batch):
 one that Spark repeats after a crash changes nothing.
 
-A trace is also written at least once by those who trace, so events are told apart by their key
-(run, process, position): what the lake has, it does not take again.
+A trace is also written at least once by those who trace, so events are told apart by (run, process,
+position, time): what the lake has, it does not take again.
 """
 
 import os
@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from orderwire.pipeline.lake import Lake, spark_schema
 from orderwire.pipeline.trace_records import decode_trace_records, destination_rows
-from orderwire.trace.schema import KEY_COLUMNS
+from orderwire.trace.schema import IDENTITY_COLUMNS
 
 CHECKPOINTS = "_checkpoints"
 OWN_FORMAT = "orderwire"
@@ -96,8 +96,8 @@ def decoded_events(messages: DataFrame) -> DataFrame:
 
 
 def event_rows(messages: DataFrame) -> DataFrame:
-    """Records of a trace topic as rows of `events`, each key once."""
-    return decoded_events(messages).dropDuplicates(list(KEY_COLUMNS))
+    """Records of a trace topic as rows of `events`, each event once."""
+    return decoded_events(messages).dropDuplicates(list(IDENTITY_COLUMNS))
 
 
 def dest_rows(events: DataFrame) -> DataFrame:
@@ -108,7 +108,7 @@ def dest_rows(events: DataFrame) -> DataFrame:
 
 
 def new_events(lake: Lake, events: DataFrame) -> DataFrame:
-    """The events whose keys the lake does not have.
+    """The events that the lake does not have.
 
     Looks only into files that may hold such keys, by their statistics: in the usual case, where
     positions grow, there are few or none.
@@ -127,8 +127,8 @@ def new_events(lake: Lake, events: DataFrame) -> DataFrame:
     files = lake.files_where("events", may_hold)
     if not files:
         return events
-    known = lake.read(events.sparkSession, "events", files=files).select(*KEY_COLUMNS)
-    return events.join(known, list(KEY_COLUMNS), "left_anti")
+    known = lake.read(events.sparkSession, "events", files=files).select(*IDENTITY_COLUMNS)
+    return events.join(known, list(IDENTITY_COLUMNS), "left_anti")
 
 
 def land_raw(lake: Lake, application: str) -> Land:

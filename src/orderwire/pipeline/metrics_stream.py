@@ -13,7 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from orderwire.pipeline.ingest import application_of
 from orderwire.pipeline.lake import Lake
 from orderwire.pipeline.metrics import event_steps, window_columns, with_quantiles
-from orderwire.trace.schema import KEY_COLUMNS
+from orderwire.trace.schema import IDENTITY_COLUMNS
 
 _METRICS = (
     ("messages", "1", "messages", "messages"),
@@ -45,7 +45,7 @@ def closed_windows(events: DataFrame, *, window: str, lateness: str) -> DataFram
     once = (
         events.withColumn("at", F.timestamp_micros(F.expr("time_ns div 1000")))
         .withWatermark("at", lateness)
-        .dropDuplicatesWithinWatermark(list(KEY_COLUMNS))
+        .dropDuplicatesWithinWatermark(list(IDENTITY_COLUMNS))
     )
     delay = F.col("delay_us")
     delays = [

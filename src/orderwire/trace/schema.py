@@ -21,7 +21,9 @@ SCHEMA_VERSION = "3"
 READABLE_VERSIONS = ("1", "2", SCHEMA_VERSION)
 VERSION_KEY = b"orderwire.trace.version"
 KEY_COLUMNS = ("run_id", "process", "position")
-"""Unique together; a trace is sorted by them."""
+"""A trace is sorted by them.  Unique together within one life of a process."""
+IDENTITY_COLUMNS = (*KEY_COLUMNS, "time_ns")
+"""Unique together: a process that is started again counts its positions from 0."""
 
 _FIELDS: tuple[tuple[str, pa.DataType, bool], ...] = (
     ("run_id", pa.string(), False),
