@@ -86,11 +86,22 @@ def test_demo_keeps_every_promise_and_leaves_nothing_running(tmp_path: Path) -> 
     assert seen["participants"] == 5
     assert seen["known_s"] < 30
     assert seen["restart_known_s"] < 30
+    assert set(seen["checks"].values()) == {"VALID"}
+    assert set(seen["checks"]) == {"W1", "D1", "D3", "D4"}
+    assert seen["lives"] == 6, "the guest had two"
+    assert (
+        seen["violations"] == seen["violations_seen_live"] == seen["pairs_missing_at_the_end"] == 0
+    )
+    assert seen["messages"] > 0
     assert 0 < found["control_bytes"]["ours"] < found["control_bytes"]["rst_matrix"]
     page = Path(found["report"]).read_text()
-    assert page.count("<svg") == 5
+    assert page.count("<svg") == 8
     assert "was told" in page
-    for figure in ("first-violation", "delays", "control-bytes", "members-ordered"):
+    assert "Who found whom, and when" in page
+    for figure in (
+        *("first-violation", "delays", "control-bytes", "members-ordered"),
+        *("discovery", "discovery-pairs", "discovery-traffic"),
+    ):
         assert (tmp_path / "run" / "figures" / f"{figure}.png").read_bytes()[:4] == b"\x89PNG"
     again = subprocess.run(
         [*DEMO, "--folder", str(tmp_path / "run")], capture_output=True, timeout=60, check=False

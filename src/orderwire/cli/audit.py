@@ -1,6 +1,7 @@
 """`orderwire audit`: check that a trace kept every promise of order and of discovery."""
 
 import sys
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -9,12 +10,14 @@ from rich.console import Console
 from rich.table import Table
 
 from orderwire.cli.output import EXIT_FAILED, emit_json, progress
-from orderwire.kernel import NS_PER_MS, OrderwireError
+from orderwire.kernel import NS_PER_MS, NS_PER_S, OrderwireError
 from orderwire.trace.events import NO_ORDER
 from orderwire.verify.audit import AuditOptions, audit
-from orderwire.verify.report import DiscoveryReport, Report, RunReport
+from orderwire.verify.report import DiscoveryReport, Instant, Report, RunReport
 from orderwire.verify.verdict import Verdict
 
+MISSING_STEPS = 8
+"""Parts of a run of which is told how many pairs were missing."""
 _STYLES = {Verdict.VALID: "green", Verdict.INVALID: "red", Verdict.UNKNOWN: "yellow"}
 
 
@@ -111,6 +114,8 @@ def _print(report: Report) -> None:
             console.print(f"copies: {counts.replace('_', ' ')}")
         if run.discovery is not None:
             console.print(_in_short(run.discovery))
+            if run.discovery.messages:
+                console.print(_messages_table(run.discovery))
         if run.incomplete:
             shown = ", ".join(map(str, run.incomplete[:10]))
             console.print(f"no complete trace of process {shown}", style="yellow")
@@ -134,12 +139,50 @@ def _in_short(found: DiscoveryReport) -> str:
             f"{ns / NS_PER_MS:.1f}" for ns in (both.p50_ns, both.p99_ns, both.max_ns)
         )
         lines.append(f"since both were there: {times} ms (half · 99 % · all)")
+    age = found.evidence
+    if age.p50_ns is not None and age.p99_ns is not None and age.max_ns is not None:
+        ages = " · ".join(f"{ns / NS_PER_MS:.1f}" for ns in (age.p50_ns, age.p99_ns, age.max_ns))
+        lines.append(f"age of evidence: {ages} ms (half · 99 % · all)")
+    lines.append(f"pairs missing over time: {_missing_over_time(found)}")
     posted = sum(message.posted for message in found.messages)
-    size = sum(message.posted_bytes for message in found.messages)
     if posted:
-        hops = max((max(m.hops, default=0) for m in found.messages), default=0)
-        lines.append(f"{posted} messages, {size} bytes, up to {hops} hops")
+        size = sum(message.posted_bytes for message in found.messages)
+        lines.append(f"{posted} messages, {size} bytes")
+    hops: Counter[int] = Counter()
+    for message in found.messages:
+        hops.update(message.hops)
+    if hops:
+        histogram = ", ".join(f"{hop}: {count}" for hop, count in sorted(hops.items()))
+        lines.append(f"broadcasts heard after hops: {histogram}")
     return "\n".join(lines)
+
+
+def _missing_over_time(found: DiscoveryReport) -> str:
+    """Say when how many pairs were missing, of how many: the largest of each part of the run."""
+    series = found.series
+    first_ns, last_ns = series[0].time_ns, series[-1].time_ns
+    step_ns = max(1, -(-(last_ns - first_ns + 1) // MISSING_STEPS))
+    worst: dict[int, Instant] = {}
+    for instant in series:
+        at = (instant.time_ns - first_ns) // step_ns
+        if at not in worst or instant.missing > worst[at].missing:
+            worst[at] = instant
+    told = [
+        f"{(instant.time_ns - first_ns) / NS_PER_S:.1f} s {instant.missing}/{instant.pairs}"
+        for instant in worst.values()
+    ]
+    return ", ".join(told)
+
+
+def _messages_table(found: DiscoveryReport) -> Table:
+    table = Table(title="messages of discovery", title_justify="left")
+    names = ("message", "posted", "bytes", "heard", "bytes heard")
+    for name in names:
+        table.add_column(name, justify="left" if name == "message" else "right")
+    for each in sorted(found.messages, key=lambda each: -each.posted_bytes):
+        amounts = (each.posted, each.posted_bytes, each.heard, each.heard_bytes)
+        table.add_row(each.message, *(f"{amount:,}" for amount in amounts))
+    return table
 
 
 def _run_table(run: RunReport) -> Table:

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import msgspec
+from pyspark.sql import DataFrame
 
 from orderwire.cli.demo.children import Leader
 from orderwire.cli.demo.findings import Findings, count_file, order_violations, summary
@@ -15,6 +16,8 @@ from orderwire.cli.demo.script import read_text
 from orderwire.cli.demo.settings import (
     CONTROL,
     DELIVERY_TOPIC,
+    DISCOVERY,
+    GUEST,
     LIFETIME_MS,
     ORDERED,
     TEXT_TOPIC,
@@ -32,12 +35,15 @@ from orderwire.pipeline.metrics import run_metrics
 from orderwire.pipeline.metrics_model import metric_rows
 from orderwire.pipeline.session import SessionSettings, spark_session
 from orderwire.pipeline.text import count_topic
+from orderwire.report.discovery_figure import Known, known_of
 from orderwire.report.space_time import Inversion, MessageKey
+from orderwire.trace.schema import arrow_schema
 
 APPLICATION = "demo"
 LIVE_INTERVAL = "2 seconds"
 LIVE_SECONDS_MAX = 300
 GROUPS = (ORDERED, CONTROL)
+RUNS = (*GROUPS, DISCOVERY)
 SESSION_MEMORY_MIB = 640
 
 
@@ -61,7 +67,7 @@ def analyse(settings: AnalystSettings) -> Findings:
     )
     with spark_session(session) as spark:
         Leader.say("listening")
-        live = LiveAudit(folder / "live", runs_expected=len(GROUPS))
+        live = LiveAudit(folder / "live", runs_expected=len(RUNS))
         records = source.stream(spark, TRACE_TOPIC)
         running = start_audited_ingest(records, live, lake, every=LIVE_INTERVAL)
         seen_live = running.finish(LIVE_SECONDS_MAX)
@@ -75,11 +81,12 @@ def analyse(settings: AnalystSettings) -> Findings:
             inversion, span = _first_inversion(audited, f"{settings.run}/{CONTROL}")
         _stage(f"audited: {report.verdict.value}")
         events = lake.read(spark, "events")
-        runs = run_metrics(events)
+        runs = run_metrics(events.where(events.run_id != f"{settings.run}/{DISCOVERY}"))
         lake.append_table("metrics", metric_rows(runs), APPLICATION, 0)
         metrics = {_group(run.run_id): run for run in runs}
         delays = {_group(run): buckets for run, buckets in delay_histogram(events).items()}
         around = [] if inversion is None else excerpt(events, f"{settings.run}/{CONTROL}", *span)
+        known = _known(events, settings)
         _stage("measured; counting the text")
         text = count_topic(messages.where(messages.topic == TEXT_TOPIC))
     shutil.rmtree(scratch, ignore_errors=True)
@@ -90,7 +97,14 @@ def analyse(settings: AnalystSettings) -> Findings:
         delays={group: delays.get(group, []) for group in GROUPS},
         text=text,
         file=count_file(told),
-        live_violations={_group(run.run_id): order_violations(run) for run in seen_live.runs},
+        live_violations={
+            group: sum(check.violations for check in run.checks)
+            if group == DISCOVERY
+            else order_violations(run)
+            for run in seen_live.runs
+            for group in [_group(run.run_id)]
+        },
+        known=known,
         records=ingested.raw_messages,
         inversion=inversion,
         around=around,
@@ -114,6 +128,15 @@ def _first_inversion(audited: SparkAudit, run_id: str) -> tuple[Inversion | None
         MessageKey(row.witness_source, row.witness_number),
     )
     return inversion, (row.time_ns - ms(2 * LIFETIME_MS), row.time_ns)
+
+
+def _known(events: DataFrame, settings: AnalystSettings) -> Known | None:
+    """Return who knew whom when: a few thousand events of the run of discovery."""
+    run_id = f"{settings.run}/{DISCOVERY}"
+    mine = events.where((events.run_id == run_id) & ~events.kind.isin("post", "hear"))
+    table = mine.toArrow().cast(arrow_schema())
+    names = [*settings.members, GUEST]
+    return known_of(table, run_id, dict(enumerate(names)))
 
 
 def _group(run_id: str) -> str:

@@ -203,7 +203,7 @@ async def _hold(
             "found", ANALYSIS_SECONDS_MAX, lambda stage: clock.tell(stage["text"])
         )
         found: dict[str, Any] = answer["found"]
-        found["discovery"] = msgspec.to_builtins(conference.discovery)
+        found["discovery"] |= msgspec.to_builtins(conference.discovery)
         return found
     except asyncio.CancelledError:
         for child in started:
@@ -265,8 +265,9 @@ def _print(found: dict[str, Any]) -> None:
     )
     seen = found["discovery"]
     emit(
-        f"discovery: {seen['participants']} participants; all known {_after(seen['known_s'])} the"
-        f" last start, the guest that was killed {_after(seen['restart_known_s'])} it was back"
+        f"discovery: {seen['verdict']}, {seen['participants']} participants; all known"
+        f" {_after(seen['known_s'])} the last start, the guest that was killed"
+        f" {_after(seen['restart_known_s'])} it was back"
     )
     costs = ", ".join(f"{name} {value:,.1f}" for name, value in found["control_bytes"].items())
     emit(f"control bytes a copy: {costs}")

@@ -19,6 +19,7 @@ from orderwire.cli.demo.settings import (
     LIFETIME_MS,
     GuestSettings,
     MemberSettings,
+    settle_s,
 )
 from orderwire.cli.demo.sightings import VIEW, Found, Sightings
 from orderwire.discovery.bootstrap import BootstrapServer
@@ -29,6 +30,9 @@ TALK_SECONDS_MAX = 150.0
 LEAVE_SECONDS_MAX = 30.0
 VISIT_S = 2.0
 """How long the conference goes on before the guest is killed."""
+
+SETTLE_S = 1.0 + settle_s()
+"""… and after how long everybody's view of the guest that is back must be right."""
 
 Start: TypeAlias = Callable[[str, bool], Awaitable[Child]]
 
@@ -44,6 +48,8 @@ class Conference:
         self._guest = guest
         self._start = start
         self._listens = ""
+        self._guest_id = -1
+        self._settled_at = 0.0
         self._said: dict[str, tuple[int, int]] = {}
         self._sightings = Sightings([child.name for child in members], GUEST)
 
@@ -61,7 +67,7 @@ class Conference:
     ) -> "Conference":
         """Start the members; each is added to `started` at once, so that it can be stopped."""
         names = list(MEMBER_NAMES[:count])
-        domain = await _open_domain(count + 1)
+        domain = await _open_domain()
         members = []
         for me, name in enumerate(names):
             settings = MemberSettings(
@@ -106,7 +112,8 @@ class Conference:
     async def talk(self, tell: Callable[[int, int], None]) -> None:
         """Let everyone talk until all is said; tell how many utterances were said and read."""
         await self._all("ready", READY_SECONDS_MAX)
-        self._listens = (await self._guest.wait_for("there", READY_SECONDS_MAX))["listens"]
+        there = await self._guest.wait_for("there", READY_SECONDS_MAX)
+        self._listens, self._guest_id = there["listens"], there["id"]
         await self._order("talk")
 
         async def finish(child: Child) -> None:
@@ -125,9 +132,12 @@ class Conference:
         """Kill the guest in the middle of the talk, and start it again at the same address."""
         await asyncio.sleep(VISIT_S)
         self._guest.kill()
+        # It cannot say so itself, and whoever reads the trace must know.
+        await self._members[0].tell({"do": "gone", "id": self._guest_id})
         self._guest = await self._start(self._listens, True)
         await self._guest.wait_for("there", READY_SECONDS_MAX)
         self._sightings.restarted(time.time())
+        self._settled_at = time.monotonic() + SETTLE_S
 
     def _saw(self, answer: dict[str, Any]) -> bool:
         """Take what a member says of its view; False when it says something else."""
@@ -137,7 +147,11 @@ class Conference:
         return True
 
     async def leave(self) -> None:
-        """Fall silent, wait until the last copy has come or died, and leave."""
+        """Fall silent, wait until the last copy has come or died, and leave.
+
+        Not before the guest has been back for long enough that everybody's view must be right.
+        """
+        await asyncio.sleep(max(0.0, self._settled_at - time.monotonic()))
         await self._order("quiet")
         await self._all("quiet", LEAVE_SECONDS_MAX)
         await asyncio.sleep(2 * LIFETIME_MS / 1_000)
@@ -162,9 +176,8 @@ class Conference:
         )
 
 
-async def _open_domain(size: int) -> DiscoveryHost[Any, Any]:
-    """Start the server that gives ids to so many participants."""
+async def _open_domain() -> DiscoveryHost[Any, Any]:
+    """Start the server that gives ids."""
     transport = await DiscoveryTransport.open("127.0.0.1:0", domain=DOMAIN)
-    settings = BootstrapSettings(id_space=size)
-    server = BootstrapServer(settings, monotonic_now(), epoch=int(time.time()))
+    server = BootstrapServer(BootstrapSettings(), monotonic_now(), epoch=int(time.time()))
     return DiscoveryHost(server, transport, lambda indication: None)

@@ -5,11 +5,14 @@ from typing import Any
 
 import msgspec
 
-from orderwire.cli.demo.settings import CONTROL, ORDERED
+from orderwire.cli.demo.settings import CONTROL, DISCOVERY, ORDERED
+from orderwire.kernel import NS_PER_MS
 from orderwire.pipeline.excerpts import DelayBucket
 from orderwire.pipeline.metrics_model import RunMetrics
 from orderwire.pipeline.text import TextResult
 from orderwire.pipeline.text_count import TextCounts
+from orderwire.report.discovery_cost import hops_of
+from orderwire.report.discovery_figure import Known
 from orderwire.report.space_time import Inversion
 from orderwire.trace.events import Event
 from orderwire.verify.report import Report, RunReport
@@ -29,7 +32,9 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     file: TextCounts
     """What the text's own file holds, counted without Spark."""
     live_violations: dict[str, int]
-    """Order violations that the streaming audit saw while the conference went on, by group."""
+    """Violations that the streaming audit saw, by run: of order, or of discovery."""
+    known: Known | None
+    """Who knew whom, and when."""
     records: int
     """Records of the topics of deliveries and text, in the lake."""
     inversion: Inversion | None
@@ -40,6 +45,29 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     def run(self, group: str) -> RunReport:
         """Return the audit of one group."""
         return next(run for run in self.audit.runs if run.run_id.endswith(f"/{group}"))
+
+
+def discovery_of(found: Findings) -> dict[str, Any]:
+    """Return what the audit says of the discovery."""
+    run = found.run(DISCOVERY)
+    seen = run.discovery
+    assert seen is not None, "the run of discovery tells of none"
+    lasting = {
+        name: None if ns is None else round(ns / NS_PER_MS, 1)
+        for name, ns in (("p50_ms", seen.from_both.p50_ns), ("max_ms", seen.from_both.max_ns))
+    }
+    return {
+        "verdict": run.verdict.value,
+        "checks": {check.id: check.verdict.value for check in run.checks},
+        "violations": sum(check.violations for check in run.checks),
+        "violations_seen_live": found.live_violations[DISCOVERY],
+        "lives": seen.lives,
+        "pairs_missing_at_the_end": seen.series[-1].missing,
+        "known_after_both_were_there": lasting,
+        "messages": sum(message.posted for message in seen.messages),
+        "bytes": sum(message.posted_bytes for message in seen.messages),
+        "hops_max": max(hops_of(seen), default=0),
+    }
 
 
 def count_file(text: bytes) -> TextCounts:
@@ -88,11 +116,13 @@ def summary(found: Findings, report: Path) -> dict[str, Any]:
         sound &= run.verdict is Verdict.VALID and accounted
     sound &= groups[ORDERED]["violations"] == 0
     sound &= groups[CONTROL]["violations"] > 0
+    sound &= found.run(DISCOVERY).verdict is Verdict.VALID
     counted = found.text.total
     matches = counted == found.file and not found.text.missing
     return {
         "verdict": (Verdict.VALID if sound and matches else Verdict.INVALID).value,
         **groups,
+        "discovery": discovery_of(found),
         "text": {**msgspec.structs.asdict(counted), "matches_file": matches},
         "control_bytes": control_bytes(found),
         "records": found.records,

@@ -24,7 +24,7 @@ async def _run(leader: Leader) -> None:
         bootstrap=settings.bootstrap,
         wish=settings.me,
         listen=settings.listen,
-        trace=trace_of(settings.run, settings.brokers) if settings.listens else None,
+        trace=trace_of(settings.run, settings.brokers),
         impairment=settings.impairment,
     )
     heard = 0
@@ -34,7 +34,7 @@ async def _run(leader: Leader) -> None:
         heard += 1
 
     async with guest:
-        leader.say("there", listens=guest.listens)
+        leader.say("there", listens=guest.listens, id=int(guest.id))
         if settings.listens:
             for order in (
                 DeltaCausal(lifetime_ms=LIFETIME_MS, domain=ORDERED),

@@ -26,7 +26,7 @@ from orderwire.cli.demo.settings import (
     trace_of,
 )
 from orderwire.cli.demo.sightings import VIEW
-from orderwire.kernel import Instant, ms
+from orderwire.kernel import Instant, ProcessId, ms
 from orderwire.participant import (
     DeltaCausal,
     Participant,
@@ -226,6 +226,8 @@ async def _run(leader: Leader) -> None:
                         talking.cancel()
                     await participant.flush(FLUSH_SECONDS_MAX)
                     leader.say("quiet")
+                case "gone":
+                    participant.trace_gone(ProcessId(order["id"]))
                 case "leave":
                     break
         if talking is not None:

@@ -5,8 +5,10 @@ from pathlib import Path
 import numpy as np
 
 from orderwire.cli.demo.findings import Findings, control_bytes, summary
-from orderwire.cli.demo.settings import CONTROL, LIFETIME_MS, ORDERED, AnalystSettings
+from orderwire.cli.demo.settings import CONTROL, DISCOVERY, LIFETIME_MS, ORDERED, AnalystSettings
 from orderwire.kernel import NS_PER_S
+from orderwire.report.discovery_cost import pairs_figure, traffic_figure
+from orderwire.report.discovery_figure import discovery_figure
 from orderwire.report.figures import (
     Histogram,
     control_bytes_figure,
@@ -62,6 +64,7 @@ def write_page(folder: Path, settings: AnalystSettings, found: Findings) -> Path
         svg = save(figure, figures, f"members-{group}")[0]
         title = "Who got what" if group == ORDERED else ""
         sections.append(Section(title=title, svg=svg))
+    sections += _discovery_sections(found, figures)
     sections.append(_audit_section(found))
     sections.append(_text_section(found))
     return write_report(
@@ -89,6 +92,15 @@ def _verdicts(told: dict[str, object]) -> list[Verdict]:
     ordered, text = groups[ORDERED], told["text"]
     assert isinstance(ordered, dict)
     assert isinstance(text, dict)
+    seen = told["discovery"]
+    assert isinstance(seen, dict)
+    cards.append(
+        Verdict(
+            label="discovery, by the audit",
+            value=str(seen["verdict"]),
+            good=seen["verdict"] == "VALID",
+        )
+    )
     share = ordered["delivered"] / max(1, ordered["written"])
     cards.append(Verdict(label="of the ordered group's copies in time", value=f"{share:.2%}"))
     costs = told["control_bytes"]
@@ -148,6 +160,40 @@ def _control_section(found: Findings, figures: Path) -> Section:
     )
 
 
+def _discovery_sections(found: Findings, figures: Path) -> list[Section]:
+    """Show who found whom when, and what that took."""
+    seen = found.run(DISCOVERY).discovery
+    if seen is None or found.known is None:
+        return []
+    rows: list[list[object]] = [
+        [
+            message.message,
+            message.posted,
+            message.posted_bytes,
+            message.heard,
+            message.heard_bytes,
+            " ".join(f"{hop}:{count}" for hop, count in sorted(message.hops.items())),
+        ]
+        for message in seen.messages
+    ]
+    columns = ["message", "posted", "bytes", "heard", "bytes heard", "heard after hops"]
+    return [
+        Section(
+            title="Who found whom, and when",
+            text="Nobody was given a list: members and guest learnt of each other from a server"
+            " that gives ids, and from one another. The guest was killed (×) and came back (|).",
+            svg=save(discovery_figure(found.known), figures, "discovery")[0],
+        ),
+        Section(title="", svg=save(pairs_figure(seen), figures, "discovery-pairs")[0]),
+        Section(
+            title="What finding each other cost",
+            text="Messages of discovery that left a member; those of the server are only heard.",
+            svg=save(traffic_figure(seen), figures, "discovery-traffic")[0],
+            table=Table(columns, rows),
+        ),
+    ]
+
+
 def _audit_section(found: Findings) -> Section:
     rows: list[list[object]] = [
         [
@@ -158,12 +204,12 @@ def _audit_section(found: Findings) -> Section:
             check.verdict.value,
             check.violations,
         ]
-        for group in (ORDERED, CONTROL)
+        for group in (ORDERED, CONTROL, DISCOVERY)
         for check in found.run(group).checks
     ]
     return Section(
         title="What the audit checked",
-        table=Table(["group", "check", "what", "promised", "verdict", "violations"], rows),
+        table=Table(["run", "check", "what", "promised", "verdict", "violations"], rows),
     )
 
 

@@ -3,7 +3,10 @@
 import msgspec
 
 from orderwire.aio.impairment import Impairment
+from orderwire.discovery.settings import FEW_MESSAGES
+from orderwire.kernel import NS_PER_S, ms
 from orderwire.participant import Trace
+from orderwire.participant.discovery_trace import DISCOVERY_RUN, discovery_run
 
 LIFETIME_MS = 250
 """Δ of both groups: S000's video conference.  [S000:sec.2.2]"""
@@ -22,6 +25,8 @@ TRACE_TOPIC = "conference.trace"
 DELIVERY_TOPIC = "conference.deliveries"
 TEXT_TOPIC = "conference.text"
 ORDERED, CONTROL = "ordered", "control"
+DISCOVERY = DISCOVERY_RUN
+"""Runs of the trace: two ordering groups, and how their members found each other."""
 DOMAIN = "conference"
 """Of discovery."""
 GUEST = "guest"
@@ -55,7 +60,7 @@ class GuestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     listen: str
     """Any port in its first life, the same address in the next one."""
     listens: bool
-    """Whether it hears the others: in its second life, which is traced."""
+    """Whether it hears the others: in its second life."""
     run: str
     brokers: str
     impairment: Impairment
@@ -69,6 +74,12 @@ class AnalystSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     brokers: str
     folder: str
     text_path: str | None
+
+
+def settle_s() -> float:
+    """Return how long after the last change the audit of discovery may judge views, in seconds."""
+    promise = discovery_run(FEW_MESSAGES, timer_slack_ns=ms(TIMER_SLACK_MS))
+    return promise.settle_ns / NS_PER_S
 
 
 def trace_of(run: str, brokers: str) -> Trace:
