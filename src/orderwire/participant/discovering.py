@@ -428,11 +428,7 @@ class Discovering:
             assert self._zookeeper is not None
             self._zookeeper.wanted(indication)
         elif isinstance(indication, Refused):
-            self._refused = (
-                "its server has lost its table and asks who is there"
-                if indication.recovering
-                else "it is full: no id is free"
-            )
+            self._was_refused(indication)
         elif isinstance(indication, Gone):
             self._gone.set()
         elif isinstance(indication, ForeignChanged):
@@ -449,6 +445,23 @@ class Discovering:
             recorder.learnt(now, indication.id, indication.inc, indication.ver)
         elif not (self._settings.interest_only and isinstance(indication, Learnt)):
             recorder.told(now, indication)  # details are no MAP's version
+
+    def _was_refused(self, refused: Refused) -> None:
+        """Keep why, and say it when joining takes long for that."""
+        before = self._refused
+        self._refused = (
+            "its server has been started again and learns who is there"
+            if refused.recovering
+            else f"it is full: all {refused.limit} ids are held"
+        )
+        if self._refused != before:
+            _LOG.warning(
+                "%s waits for an id in domain %r: %s; the next attempt is in %.1f s",
+                self._name,
+                self._settings.domain,
+                self._refused,
+                refused.retry_ms / 1_000,
+            )
 
     def _submit(self, command: Granted | Meet) -> None:
         assert self._host is not None
