@@ -19,12 +19,13 @@ import msgspec
 import pytest
 from discovered import domain, until
 from discovery_member import DOMAIN, Member
+from loopback import free_members
 
 from orderwire import Participant, Topic, Unordered
 from orderwire.aio.discovery_host import DiscoveryHost
 from orderwire.aio.discovery_settings import TransportSettings
 from orderwire.aio.discovery_transport import DiscoveryTransport
-from orderwire.discovery import messages
+from orderwire.discovery import entrance, messages
 from orderwire.discovery.messages import Full, IdReply, RequestId, Sync, SyncReply, Update
 from orderwire.kernel import NS_PER_S, Instant
 
@@ -302,3 +303,29 @@ def test_idle_cost_of_a_participant_for_a_minute(count: int) -> None:
     Messages do not grow with the number; what they say, a row for each, does.
     """
     check_idle(count, 60.0)
+
+
+def test_ids_that_collide_without_a_server_are_settled_before_anybody_has_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All draw the same ids in turn, so that whoever starts at once beside others loses some."""
+    monkeypatch.setattr(entrance, "drawn_id", lambda guid, attempt, id_space: attempt % id_space)
+    addresses = free_members(*(f"m{number}" for number in range(10)))
+    seeds = list(addresses.values())[:3]
+
+    async def work() -> None:
+        async with AsyncExitStack() as stack:
+            members = [
+                Participant(name, domain="field", seeds=seeds, listen=address)
+                for name, address in addresses.items()
+            ]
+            await asyncio.gather(*(stack.enter_async_context(each) for each in members))
+            await until(lambda: all(len(each.peers()) == 9 for each in members))
+            await asyncio.sleep(2)
+            assert len({each.id for each in members}) == 10
+            for each in members:
+                each.writer(Topic("t", order=ORDER))  # It raises when the id is lost.
+                others = {peer.id: peer.name for peer in each.peers()}
+                assert others == {peer.id: peer.name for peer in members if peer is not each}
+
+    asyncio.run(work())

@@ -22,6 +22,7 @@ from discovery_runs import (
     start_all,
 )
 
+from orderwire.discovery import entrance
 from orderwire.discovery.commands import Joined, Refused
 from orderwire.discovery.messages import (
     Heartbeat,
@@ -323,3 +324,25 @@ def test_the_first_join_is_the_only_one() -> None:
     world.run(S)
     assert [type(each) for each in heard] == [Joined]
     assert not [each for each in world.posted if isinstance(each.message, Join)]
+
+
+def test_who_loses_an_id_while_it_joins_takes_another_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All draw the same ids in turn, and two seeds hear of different ones first."""
+    monkeypatch.setattr(entrance, "drawn_id", lambda guid, attempt, id_space: attempt % id_space)
+    heard: Counter[tuple[int, str]] = Counter()
+    for seed in range(3):
+        world = domain(id_space=64, delay=drawn_delay(seed, MS, 100 * MS))
+        world.seeds = ("s0", "s1")
+
+        def listen(_now: int, who: str, what: Any, seed: int = seed) -> None:
+            heard[seed, who] += isinstance(what, Joined)
+
+        world.listeners.append(listen)
+        for number in range(12):
+            address = f"s{number}" if number < 2 else f"p{number}"
+            world.at(number * MS, lambda at=address: world.start(at, at.encode()))  # type: ignore[misc]
+        world.run(15 * S)
+        assert world.faults_of_views() == []
+    assert max(heard.values()) > 1, "nobody lost an id"

@@ -103,6 +103,7 @@ class FdpNode(Node):
 
     def _id_lost(self) -> None:
         self.broadcasts.drop_all()
+        self._exchange.joining = False
         self._timers.cancel(SYNC)
 
     def _meet(self, contact: Contact, now: Instant) -> DiscoveryEffects:

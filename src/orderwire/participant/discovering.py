@@ -70,7 +70,10 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 SEED_SETTLE_S = 0.5
-"""Without a server an id counts as ours when nobody has claimed it for so long."""
+"""Without a server an id counts as ours when for so long it was, and nobody new was heard of …"""
+SEED_SETTLE_MAX_S = 5.0
+"""… or when so much time has passed.  Who claims it, too, is news until both have been heard of."""
+SEED_LOOK_S = 0.05
 CHANGE_PAUSE_S = 0.005
 """Changes of our endpoints within this time are told as one."""
 
@@ -172,7 +175,7 @@ class Discovering:
             async with asyncio.timeout(settings.join_s):
                 await self._joined
                 if settings.seeds:
-                    await asyncio.sleep(SEED_SETTLE_S)
+                    await self._settle_id()
         except TimeoutError:
             await self._abandon()
             where = settings.bootstrap or settings.zookeeper or ", ".join(settings.seeds)
@@ -195,6 +198,20 @@ class Discovering:
         assert core.id is not None
         self.id = ProcessId(core.id)
         self.inc = core.roster.inc
+
+    async def _settle_id(self) -> None:
+        """Wait until nobody may claim our id any more; whoever loses it meanwhile takes another."""
+        core = self._core
+        assert core is not None
+        known: tuple[int | None, int] = (None, 0)
+        now = quiet_since = self._loop.time()
+        latest = now + SEED_SETTLE_MAX_S
+        while core.id is None or now < min(quiet_since + SEED_SETTLE_S, latest):
+            await asyncio.sleep(SEED_LOOK_S)
+            now = self._loop.time()
+            heard = (core.id, max(known[1], len(core.roster.entries)))
+            if heard != known:
+                known, quiet_since = heard, now
 
     def _begin(
         self, transport: DiscoveryTransport, bootstrap: str | None, seeds: tuple[str, ...]
@@ -486,6 +503,8 @@ class Discovering:
                 )
             return
         self.names = [f"#{each}" for each in range(size)]
+        for identity, peer in self.peers.items():  # Known before we lost an id that was drawn.
+            self.names[identity] = peer.name
         self.names[joined.id] = self._name
         if not self._joined.done():
             self._joined.set_result(None)
