@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from orderwire.cli.audit import command
 from orderwire.trace.reader import write_trace
+from orderwire.verify.discovery_synthetic import DomainSettings, synthetic_domain
 from orderwire.verify.synthetic import Faults, SyntheticSettings, synthetic_table
 
 
@@ -92,3 +93,16 @@ def test_the_local_engine_imports_no_spark(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
+
+
+def test_discovery_is_told_over_time_by_hops_and_by_message(tmp_path: Path) -> None:
+    path = tmp_path / "domain.parquet"
+    write_trace(path, synthetic_domain(DomainSettings(participants=8, run_id="d")))
+    told = CliRunner().invoke(command, [str(path)])
+    assert told.exit_code == 0
+    text = " ".join(told.stdout.split())
+    assert "pairs missing over time: " in text
+    assert "/56" in text, "of the pairs that are there"
+    assert "age of evidence: " in text
+    assert "broadcasts heard after hops: 1: " in text
+    assert "messages of discovery" in text

@@ -5,12 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from orderwire.report.discovery_cost import hops_of, pairs_figure, traffic_figure
 from orderwire.report.discovery_figure import Known, discovery_figure, known_of
 from orderwire.report.style import save
 from orderwire.trace.discovery_events import SILENT, DiscoveryTimeline
 from orderwire.trace.events import NO_ORDER, DiscoveryRun, Event, RunSettings
 from orderwire.trace.schema import table_from_events
+from orderwire.verify.audit import audit
 from orderwire.verify.discovery_synthetic import DomainSettings, synthetic_domain
+from orderwire.verify.source import TableSource
 from orderwire.verify.synthetic import SyntheticSettings, synthetic_table
 
 MS = 1_000_000
@@ -65,3 +68,16 @@ def test_a_domain_is_drawn_to_svg_and_png(tmp_path: Path, participants: int) -> 
     again = save(discovery_figure(known), tmp_path / "again", "discovery")
     assert [path.suffix for path in paths] == [".svg", ".png"]
     assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in again]
+
+
+def test_hops_and_costs_are_drawn_to_the_same_bytes_in_every_run(tmp_path: Path) -> None:
+    report, _ = audit(TableSource(synthetic_domain(DomainSettings(participants=9, run_id="d"))))
+    found = report.runs[0].discovery
+    assert found is not None
+    hops = hops_of(found)
+    assert sum(hops.values()) == sum(sum(each.hops.values()) for each in found.messages) > 0
+    assert list(hops) == sorted(hops)
+    for name, draw in (("pairs", pairs_figure), ("traffic", traffic_figure)):
+        paths = save(draw(found), tmp_path, name)
+        again = save(draw(found), tmp_path / "again", name)
+        assert [path.read_bytes() for path in paths] == [path.read_bytes() for path in again]
