@@ -24,7 +24,7 @@ SEED_SHARE = 1 / 5
 SEED_TRIES = 3
 """So many times as there are seeds they alone are tried until one answers; then others, too.
 
-Who waited for a seed that is gone would be heard by nobody. [decision 0023]
+Who waited for a seed that is gone would be heard by nobody. [decision 0024]
 """
 
 

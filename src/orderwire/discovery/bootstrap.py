@@ -72,7 +72,7 @@ class BootstrapServer:
         self._leases: dict[int, None] = {}
         """Those who hold ids, the one whose lease ends first in front."""
         self._place = 0
-        """Of the id that is issued next if it is free; goes round. [decision 0023]"""
+        """Of the id that is issued next if it is free; goes round. [decision 0024]"""
         self._bits = (settings.id_space - 1).bit_length()
         self._successors_only = successors_only
         self._both_ways = both_ways

@@ -195,7 +195,7 @@ class Roster:
         """Give the address to this incarnation unless a newer one has it. [R11.2]
 
         An expired one whose address has passed on is not revived: it would be the second there.
-        [decision 0023]
+        [decision 0024]
         """
         free = self._vacate(addr, identity, inc)
         if free:

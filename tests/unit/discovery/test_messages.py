@@ -1,5 +1,7 @@
 """The messages on the wire: round trips, what is refused, what they are estimated to take."""
 
+import zlib
+from random import Random
 from typing import Any
 
 import msgspec
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from orderwire.discovery.messages import (
     COUNT_MAX,
+    DEFLATED,
     HOPS_MAX,
     MESSAGE_BYTES_MAX,
     Carried,
@@ -34,6 +37,20 @@ from orderwire.discovery.messages import (
 from orderwire.discovery.ring import UP
 from orderwire.kernel import RemoteProtocolError
 
+_CHANCE = Random(1)
+REAL_ROWS = tuple(
+    Row(
+        at * 4,
+        (1_764_337_000 + at % 3) << 32 | _CHANCE.getrandbits(30),
+        _CHANCE.randrange(1, 5),
+        _CHANCE.randrange(3_000, 9_000),
+        _CHANCE.randrange(6_000),
+        f"192.168.10.{_CHANCE.randrange(256)}:{_CHANCE.randrange(32_768, 61_000)}",
+        Status.LIVE,
+        True,
+    )
+    for at in range(64)
+)
 ROW = Row(5, 1 << 40, 3, 4, 5, "127.0.0.1:7400", Status.LIVE, True)
 
 
@@ -112,15 +129,36 @@ def test_the_estimate_is_near_the_real_length() -> None:
     contacts = tuple(Contact(at, "127.0.0.1:7400", 1 << 40) for at in range(60))
     join = Join(1, 2, ROW, 1, 1, 9, UP, False, record, (), contacts)
     ack = JoinAck(1, 2, 5, 1 << 40, 1, UP, tuple(Carried(ROW, record) for _ in range(10)))
-    for message in (join, ack, Sync(1, 2, (ROW,) * 64)):
+    for message in (join, ack, Sync(1, 2, REAL_ROWS)):
         assert 0.5 <= nominal_bytes(message) / len(encode(message)) <= 1.5
 
 
 def test_a_header_of_anti_entropy_is_small() -> None:
-    """[R15] 64 of them in about a kilobyte and their addresses."""
-    rows = tuple(Row(at, 5 << 32 | at, 2, 900, 700, f"10.0.0.{at}:7400") for at in range(64))
-    addresses = sum(len(each.addr) for each in rows)
-    assert len(encode(Sync(1, 2, rows))) - addresses <= 64 * 24
+    """[R15] 64 of them in a kilobyte and a half, drawn ports and start times included."""
+    plain = len(msgspec.msgpack.encode(REAL_ROWS))
+    assert plain >= 64 * 40
+    assert len(encode(Sync(1, 2, REAL_ROWS))) <= 64 * 24
+    assert len(encode(SyncReply(1, 2, REAL_ROWS, ()))) <= 64 * 24
+
+
+def test_short_and_lengthening_lists_are_not_deflated() -> None:
+    assert encode(Sync(1, 2, REAL_ROWS[:8]))[:1] != DEFLATED
+    assert encode(Sync(1, 2, REAL_ROWS))[:1] == DEFLATED
+    same = Sync(1, 2, (ROW,) * 10_000)  # More than 64 times as long: no peer would take it.
+    assert encode(same)[:1] != DEFLATED
+    assert decode(encode(same)) == same
+
+
+def test_what_is_much_longer_when_inflated_is_refused() -> None:
+    """Whoever sends kilobytes costs no megabytes."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    bomb = DEFLATED + packer.compress(bytes(15 << 20)) + packer.flush()
+    with pytest.raises(RemoteProtocolError, match="64 times"):
+        decode(bomb)
+    good = encode(Sync(1, 2, REAL_ROWS))
+    for spoilt in (good[:-1], good + b"x", DEFLATED, DEFLATED + b"\xff" * 600):
+        with pytest.raises(RemoteProtocolError, match="message"):
+            decode(spoilt)
 
 
 def test_every_header_in_a_message_that_was_kept_is_older() -> None:
