@@ -171,6 +171,8 @@ class Participant(Finding):
             raise LocalProtocolError(
                 f"participant {self.name!r} has been opened before: make a new one"
             )
+        if self._trace is not None:
+            self._trace.load()  # before the others know us
         discovering = None
         if self._discovery is not None:
             discovering = self._members = Discovering(

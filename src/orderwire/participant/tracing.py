@@ -62,6 +62,13 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """How long an event waits at most, in nanoseconds."""
         return self.flush_interval_ms * NS_PER_MS
 
+    def load(self) -> None:
+        """Load what tracing needs, which takes a while: nobody shall wait for us meanwhile."""
+        from orderwire.trace import writer  # noqa: F401  imports Arrow
+
+        if self.brokers is not None:
+            from orderwire.trace import publish  # noqa: F401  imports a client library
+
     def open(self, participant: str) -> "Sink":
         """Return where this participant's batches go.  Raises OSError and TraceError."""
         if self.sink is not None:

@@ -1,5 +1,7 @@
 """What a core does becomes events, before and after it has an id, and when it loses that."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,3 +114,26 @@ def test_only_a_traced_member_tells_of_the_dead() -> None:
     participant = Participant("ana", domain="d", bootstrap="127.0.0.1:1")
     with pytest.raises(LocalProtocolError, match="not open"):
         participant.trace_gone(ProcessId(1))
+
+
+def test_what_tracing_needs_is_loaded_before_others_know_us() -> None:
+    """Arrow takes a second to load on a busy machine: a member that joined first would be deaf."""
+    program = (
+        "import asyncio, sys\n"
+        "from orderwire import Participant, Trace\n"
+        "from orderwire.participant.discovering import Discovering\n"
+        "async def opened(self):\n"
+        "    print('pyarrow' in sys.modules)\n"
+        "    raise TimeoutError\n"
+        "Discovering.open = opened\n"
+        "trace = Trace(run='r', path='unused')\n"
+        "assert 'pyarrow' not in sys.modules\n"
+        "try:\n"
+        "    asyncio.run(Participant('a', domain='d', bootstrap='h:1', trace=trace).__aenter__())\n"
+        "except TimeoutError:\n"
+        "    pass\n"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert told.stdout == "True\n"
