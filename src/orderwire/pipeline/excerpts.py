@@ -1,10 +1,11 @@
 """Small parts of a trace, for figures: a histogram of delays, the events around a moment."""
 
 import msgspec
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from orderwire.trace.events import Event
+from orderwire.trace.events import Event, EventKind
 from orderwire.trace.schema import arrow_schema, events_from_table
 
 BUCKET_US = 250
@@ -34,6 +35,13 @@ def delay_histogram(events: DataFrame) -> dict[str, list[DelayBucket]]:
         upper_ms = (row.bucket + 1) * BUCKET_US / 1_000
         found.setdefault(row.run_id, []).append(DelayBucket(upper_ms, row["count"]))
     return found
+
+
+def news_of_discovery(events: DataFrame, run_id: str) -> pa.Table:
+    """Return what participants of this run told of themselves and learnt: all but messages."""
+    kinds = [kind.value for kind in (EventKind.POST, EventKind.HEAR)]
+    mine = events.where((F.col("run_id") == run_id) & ~F.col("kind").isin(*kinds))
+    return mine.toArrow().select(arrow_schema().names).cast(arrow_schema())
 
 
 def excerpt(events: DataFrame, run_id: str, first_ns: int, last_ns: int) -> list[Event]:

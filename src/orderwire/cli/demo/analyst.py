@@ -7,7 +7,6 @@ import threading
 from pathlib import Path
 
 import msgspec
-from pyspark.sql import DataFrame
 
 from orderwire.cli.demo.children import Leader
 from orderwire.cli.demo.findings import Findings, count_file, order_violations, summary
@@ -27,7 +26,7 @@ from orderwire.cli.demo.settings import (
 from orderwire.kernel import ms
 from orderwire.pipeline.audit_jobs import SparkAudit, audit_files
 from orderwire.pipeline.audited_ingest import start_audited_ingest
-from orderwire.pipeline.excerpts import delay_histogram, excerpt
+from orderwire.pipeline.excerpts import delay_histogram, excerpt, news_of_discovery
 from orderwire.pipeline.ingest import TopicSource, ingest
 from orderwire.pipeline.lake import Lake
 from orderwire.pipeline.live_audit import LiveAudit
@@ -35,9 +34,8 @@ from orderwire.pipeline.metrics import run_metrics
 from orderwire.pipeline.metrics_model import metric_rows
 from orderwire.pipeline.session import SessionSettings, spark_session
 from orderwire.pipeline.text import count_topic
-from orderwire.report.discovery_figure import Known, known_of
+from orderwire.report.discovery_figure import known_of
 from orderwire.report.space_time import Inversion, MessageKey
-from orderwire.trace.schema import arrow_schema
 
 APPLICATION = "demo"
 LIVE_INTERVAL = "2 seconds"
@@ -86,7 +84,9 @@ def analyse(settings: AnalystSettings) -> Findings:
         metrics = {_group(run.run_id): run for run in runs}
         delays = {_group(run): buckets for run, buckets in delay_histogram(events).items()}
         around = [] if inversion is None else excerpt(events, f"{settings.run}/{CONTROL}", *span)
-        known = _known(events, settings)
+        discovery = f"{settings.run}/{DISCOVERY}"
+        names = dict(enumerate([*settings.members, GUEST]))
+        known = known_of(news_of_discovery(events, discovery), discovery, names)
         _stage("measured; counting the text")
         text = count_topic(messages.where(messages.topic == TEXT_TOPIC))
     shutil.rmtree(scratch, ignore_errors=True)
@@ -128,15 +128,6 @@ def _first_inversion(audited: SparkAudit, run_id: str) -> tuple[Inversion | None
         MessageKey(row.witness_source, row.witness_number),
     )
     return inversion, (row.time_ns - ms(2 * LIFETIME_MS), row.time_ns)
-
-
-def _known(events: DataFrame, settings: AnalystSettings) -> Known | None:
-    """Return who knew whom when: a few thousand events of the run of discovery."""
-    run_id = f"{settings.run}/{DISCOVERY}"
-    mine = events.where((events.run_id == run_id) & ~events.kind.isin("post", "hear"))
-    table = mine.toArrow().cast(arrow_schema())
-    names = [*settings.members, GUEST]
-    return known_of(table, run_id, dict(enumerate(names)))
 
 
 def _group(run_id: str) -> str:
