@@ -4,6 +4,7 @@ Sources: the issues named at each test.  Those about sockets are in `contract/`.
 """
 
 from collections import Counter
+from functools import partial
 from itertools import permutations
 from typing import Any
 
@@ -342,7 +343,8 @@ def test_who_loses_an_id_while_it_joins_takes_another_and_goes_on(
         world.listeners.append(listen)
         for number in range(12):
             address = f"s{number}" if number < 2 else f"p{number}"
-            world.at(number * MS, lambda at=address: world.start(at, at.encode()))  # type: ignore[misc]
+            start = partial(world.start, address, address.encode())
+            world.at(number * MS, start)
         world.run(15 * S)
         assert world.faults_of_views() == []
     assert max(heard.values()) > 1, "nobody lost an id"

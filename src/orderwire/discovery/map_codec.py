@@ -223,12 +223,22 @@ def decode(record: MapRecord) -> Map:
     return whole
 
 
-def lookup(record: MapRecord, wanted: Callable[[str], bool]) -> list[EndpointData]:
-    """Return the endpoints whose topic is wanted, without making the others.
+def partial(
+    record: MapRecord,
+    wanted: Callable[[str], bool],
+    possible: Callable[[str, list[str]], bool] = lambda separator, levels: True,
+) -> Map:
+    """Return the MAP with those of its endpoints whose topic is wanted, without making the others.
 
-    Asks once per topic.  Raises RemoteProtocolError, but does not check what it skips.
+    Asks once per topic, and first whether a topic of these levels can be wanted at all: it saves
+    making topics.  Raises RemoteProtocolError, but does not check what it skips.
     """
-    found = {row.key: row for row in _rows(_unpack(record.full, _map_decoder).table, wanted)}
+    body = _unpack(record.full, _map_decoder)
+    _check_foreign(body.foreign)
+    found = {}
+    if possible(body.table.separator, body.table.levels):
+        found = {row.key: row for row in _rows(body.table, wanted)}
+    participant, foreign, own_ver = body.participant, body.foreign, body.own_ver
     for delta in _changes(record):
         for key in delta.removed:
             found.pop(key, None)
@@ -236,7 +246,20 @@ def lookup(record: MapRecord, wanted: Callable[[str], bool]) -> list[EndpointDat
             found.pop(row.key, None)
             if wanted(row.topic):
                 found[row.key] = row
-    return [found[key] for key in sorted(found)]
+        step = MapDelta(
+            delta.participant,
+            foreign=delta.foreign,
+            foreign_removed=delta.foreign_removed,
+            own_ver=delta.own_ver,
+        )
+        rest = applied(Map(participant, (), foreign, own_ver), step)
+        participant, foreign, own_ver = rest.participant, rest.foreign, rest.own_ver
+    return Map(participant, tuple(found[key] for key in sorted(found)), foreign, own_ver)
+
+
+def lookup(record: MapRecord, wanted: Callable[[str], bool]) -> list[EndpointData]:
+    """Return the endpoints whose topic is wanted: those of `partial`."""
+    return list(partial(record, wanted).endpoints)
 
 
 def _changes(record: MapRecord) -> Iterator[MapDelta]:

@@ -41,7 +41,7 @@ from orderwire.discovery.entrance import Entrance, OutsideEntrance, SeedEntrance
 from orderwire.discovery.fdp import FdpNode
 from orderwire.discovery.gateway import ForeignChanged
 from orderwire.discovery.interest import InterestNode, Listed, Unreadable
-from orderwire.discovery.map_codec import CompactMaps, decode, encode_map
+from orderwire.discovery.map_codec import CompactMaps, encode_map
 from orderwire.discovery.maps import EndpointData, Map, ParticipantData
 from orderwire.discovery.messages import MapRecord
 from orderwire.kernel import (
@@ -60,8 +60,18 @@ from orderwire.participant.discovery_trace import (
 from orderwire.participant.domain_settings import DomainSettings, called
 from orderwire.participant.foreign import Foreigners
 from orderwire.participant.kinds import Kinds
-from orderwire.participant.peers import DATA, Offers, Peer, address_of, entrance_text, means
+from orderwire.participant.peers import (
+    DATA,
+    Concern,
+    Offers,
+    Peer,
+    entrance_text,
+    means,
+    read_peer,
+    read_summary,
+)
 from orderwire.participant.samples import DiscoveryCounters
+from orderwire.participant.settling import settle_id
 
 if TYPE_CHECKING:
     from orderwire.aio.discovery_zookeeper import ZookeeperBootstrap
@@ -69,11 +79,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-SEED_SETTLE_S = 0.5
-"""Without a server an id counts as ours when for so long it was, and nobody new was heard of …"""
-SEED_SETTLE_MAX_S = 5.0
-"""… or when so much time has passed.  Who claims it, too, is news until both have been heard of."""
-SEED_LOOK_S = 0.05
+LOOK_PAUSES = 4
+"""Looking at MAPs again for our own changes takes no more than a fifth of the time."""
 CHANGE_PAUSE_S = 0.005
 """Changes of our endpoints within this time are told as one."""
 
@@ -129,6 +136,9 @@ class Discovering:
         self._endpoints: tuple[EndpointData, ...] = ()
         self.offers = Offers(())
         """What we write and read."""
+        self._concern = Concern(self.offers)
+        self._looking: asyncio.TimerHandle | None = None
+        self._look_pause_s = CHANGE_PAUSE_S
         self._address: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.malformed = 0
@@ -175,7 +185,8 @@ class Discovering:
             async with asyncio.timeout(settings.join_s):
                 await self._joined
                 if settings.seeds:
-                    await self._settle_id()
+                    assert self._core is not None
+                    await settle_id(self._core)
         except TimeoutError:
             await self._abandon()
             where = settings.bootstrap or settings.zookeeper or ", ".join(settings.seeds)
@@ -198,20 +209,6 @@ class Discovering:
         assert core.id is not None
         self.id = ProcessId(core.id)
         self.inc = core.roster.inc
-
-    async def _settle_id(self) -> None:
-        """Wait until nobody may claim our id any more; whoever loses it meanwhile takes another."""
-        core = self._core
-        assert core is not None
-        known: tuple[int | None, int] = (None, 0)
-        now = quiet_since = self._loop.time()
-        latest = now + SEED_SETTLE_MAX_S
-        while core.id is None or now < min(quiet_since + SEED_SETTLE_S, latest):
-            await asyncio.sleep(SEED_LOOK_S)
-            now = self._loop.time()
-            heard = (core.id, max(known[1], len(core.roster.entries)))
-            if heard != known:
-                known, quiet_since = heard, now
 
     def _begin(
         self, transport: DiscoveryTransport, bootstrap: str | None, seeds: tuple[str, ...]
@@ -281,6 +278,8 @@ class Discovering:
         """Close without a goodbye."""
         self.foreign.close()
         self._kinds.close()
+        if self._looking is not None:
+            self._looking.cancel()
         if self._zookeeper is not None:
             await self._zookeeper.close()
         assert self._host is not None
@@ -290,6 +289,8 @@ class Discovering:
         """Say goodbye and close."""
         self.foreign.close()
         self._kinds.close()
+        if self._looking is not None:
+            self._looking.cancel()
         if self._timer is not None:
             self._timer.cancel()
         host = self._host
@@ -404,9 +405,12 @@ class Discovering:
         """Say what we write and read, all of it."""
         self._endpoints = tuple(endpoints)
         self.offers = Offers(endpoints)
+        self._concern = Concern(self.offers)
         self.foreign.offer(self.offers)
         for peer in list(self.peers.values()):
             self._consider(peer)
+        if self._looking is None:
+            self._looking = self._loop.call_later(self._look_pause_s, self._look_again)
         if self._timer is None:
             self._timer = self._loop.call_later(CHANGE_PAUSE_S, self._change)
 
@@ -522,7 +526,11 @@ class Discovering:
 
     def _learn(self, identity: int, inc: int, listens: str, record: MapRecord) -> None:
         try:
-            self._take(ProcessId(identity), inc, listens, decode(record))
+            self._take(
+                read_peer(
+                    ProcessId(identity), inc, record, listens, self._settings.domain, self._concern
+                )
+            )
         except (RemoteProtocolError, LocalProtocolError) as error:
             _LOG.debug("MAP of %s at %s: %s", identity, listens, error)
             self._unreadable(identity, inc, record)
@@ -531,24 +539,30 @@ class Discovering:
         """Take a summary: its endpoints are told when some match."""
         before = self.peers.get(ProcessId(listed.id))
         known = before.map.endpoints if before is not None and before.inc == listed.inc else ()
-        data = listed.summary.participant or ParticipantData("")
         try:
-            self._take(ProcessId(listed.id), listed.inc, listed.addr, Map(data, known))
+            self._take(read_summary(listed, known, self._settings.domain))
         except RemoteProtocolError as error:
             self.malformed += 1
             _LOG.warning("summary of %s at %s: %s", listed.id, listed.addr, error)
 
-    def _take(self, identity: ProcessId, inc: int, listens: str, whole: Map) -> None:
-        """Know this member.  Raises RemoteProtocolError, LocalProtocolError."""
-        address, offers = address_of(whole), Offers(whole.endpoints)
-        before = self.peers.get(identity)
-        peer = Peer(identity, inc, whole, listens, address, offers, self._settings.domain)
+    def _take(self, peer: Peer) -> None:
+        """Know this member."""
+        before = self.peers.get(peer.id)
         if before is not None and (before.inc, before.address) != (peer.inc, peer.address):
-            self._part(identity)
-        self.peers[identity] = peer
-        self.names[identity] = peer.name
-        self.foreign.tell(identity, whole.foreign)
+            self._part(peer.id)
+        self.peers[peer.id] = peer
+        self.names[peer.id] = peer.name
+        self.foreign.tell(peer.id, peer.known.foreign)
         self._consider(peer)
+
+    def _look_again(self) -> None:
+        """Read of all MAPs what matters to our endpoints as they are now."""
+        self._looking = None
+        began = self._loop.time()
+        for peer in list(self.peers.values()):
+            if peer.record is not None:
+                self._learn(peer.id, peer.inc, peer.listens, peer.record)
+        self._look_pause_s = max(CHANGE_PAUSE_S, LOOK_PAUSES * (self._loop.time() - began))
 
     def _unreadable(self, identity: int, inc: int, record: MapRecord) -> None:
         """Count a MAP that could not be read."""

@@ -34,7 +34,8 @@ class Finding:
 
     def shared_topics(self, peer: Peer) -> list[str]:
         """Return the topics that we write and this participant reads, or the other way round."""
-        return peer.offers.shared_with(self._domain_of_others().offers)
+        own = self._domain_of_others().offers
+        return peer.offers_to(own).shared_with(own)
 
     @property
     def gateway(self) -> GatewayState | None:

@@ -8,10 +8,15 @@ import msgspec
 
 from orderwire.aio.endpoint import Address
 from orderwire.discovery.domains import ENTRANCE_PROPERTY
-from orderwire.discovery.maps import EndpointData, EndpointKind, Map
+from orderwire.discovery.interest import Listed
+from orderwire.discovery.map_codec import decode, partial
+from orderwire.discovery.maps import PATTERN_MARK, EndpointData, EndpointKind, Map, ParticipantData
+from orderwire.discovery.messages import MapRecord
 from orderwire.kernel import LocalProtocolError, ProcessId, RemoteProtocolError
 from orderwire.participant.topics import Pattern
 
+LEVEL = "/"
+"""What stands between the levels of a topic."""
 DATA = "data"
 """The address in a MAP where a member's data sockets are."""
 
@@ -51,25 +56,97 @@ class Offers:
         return meant | (self.reads & other.writes)
 
 
+class Concern:
+    """Which topics of another member matter to one with these offers."""
+
+    def __init__(self, offers: Offers) -> None:
+        self._names = offers.reads | offers.writes
+        self._writes = offers.writes
+        self._patterns = offers.patterns
+
+    def topic(self, topic: str) -> bool:
+        """Whether endpoints of this topic, or readers of this pattern, may match ours."""
+        if topic in self._names or any(each.matches(topic) for each in self._patterns):
+            return True
+        return PATTERN_MARK in topic and any(means(topic, name) for name in self._writes)
+
+    def levels(self, separator: str, levels: list[str]) -> bool:
+        """Whether a topic of such levels may be one of these; false only when none can."""
+        there = set(levels)
+        if separator != LEVEL or any(PATTERN_MARK in each or LEVEL in each for each in levels):
+            return bool(self._names or self._patterns)
+        if any(there.issuperset(name.split(LEVEL)) for name in self._names):
+            return True
+        return any(
+            there.issuperset(each for each in pattern.text.split(LEVEL) if PATTERN_MARK not in each)
+            for pattern in self._patterns
+        )
+
+
 class Peer(msgspec.Struct):
     """Another participant, as its MAP tells."""
 
     id: ProcessId
     """Its number in its domain."""
     inc: int
-    map: Map
-    """Of another domain's participant, or with interest-only delivery, the endpoints that match."""
+    known: Map
+    """What was read of its MAP: itself, and those of its endpoints that may match ours."""
     listens: str
     """Where its discovery listens; not told of other domains' participants."""
     address: Address | None
     """Of its data sockets; None until it tells."""
     offers: Offers
+    """Of these endpoints."""
     domain: str
+    record: MapRecord | None = None
+    """Its MAP as it came, if there is more in it."""
 
     @property
     def name(self) -> str:
         """What it calls itself."""
-        return self.map.participant.name
+        return self.known.participant.name
+
+    def offers_to(self, other: Offers) -> Offers:
+        """Return what of it matters to these."""
+        if self.record is None:
+            return self.offers
+        concern = Concern(other)
+        try:
+            return Offers(partial(self.record, concern.topic, concern.levels).endpoints)
+        except (RemoteProtocolError, LocalProtocolError):
+            return self.offers
+
+    @property
+    def map(self) -> Map:
+        """All that it tells, read when asked; what cannot be read is not in it.
+
+        Of another domain's participant, or with interest-only delivery, the endpoints that match.
+        """
+        try:
+            return self.known if self.record is None else decode(self.record)
+        except RemoteProtocolError:
+            return self.known
+
+
+def read_peer(
+    identity: ProcessId,
+    inc: int,
+    record: MapRecord,
+    listens: str,
+    domain: str,
+    concern: Concern,
+) -> Peer:
+    """Read of a MAP what matters to us.  Raises RemoteProtocolError, LocalProtocolError."""
+    known = partial(record, concern.topic, concern.levels)
+    address, offers = address_of(known), Offers(known.endpoints)
+    return Peer(identity, inc, known, listens, address, offers, domain, record)
+
+
+def read_summary(listed: Listed, known: tuple[EndpointData, ...], domain: str) -> Peer:
+    """Read a summary; `known` are the endpoints told so far.  Raises RemoteProtocolError."""
+    whole = Map(listed.summary.participant or ParticipantData(""), known)
+    address, offers = address_of(whole), Offers(known)
+    return Peer(ProcessId(listed.id), listed.inc, whole, listed.addr, address, offers, domain)
 
 
 class ForeignPeer(Peer):
@@ -90,7 +167,7 @@ class ForeignPeer(Peer):
 
         `Participant('name', **peer.entrance)` does, where its credentials are ours.
         """
-        kind, _, where = (self.map.participant.property(ENTRANCE_PROPERTY) or "").partition(" ")
+        kind, _, where = (self.known.participant.property(ENTRANCE_PROPERTY) or "").partition(" ")
         if kind not in ENTRANCES or not where:
             return {}
         return {"domain": self.domain, kind: tuple(where.split(",")) if kind == "seeds" else where}
