@@ -64,6 +64,7 @@ def test_at_most_three_messages_a_second_and_participant_leases_included() -> No
             for each in members:
                 counters = each.discovery_counters
                 assert (counters.malformed, counters.refused) == (0, {}), counters
+                assert set(counters.dropped.values()) == {0}, counters
 
     asyncio.run(work())
 

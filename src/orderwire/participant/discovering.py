@@ -363,6 +363,7 @@ class Discovering:
             malformed=sum(each.malformed.total() for each in hosts) + malformed,
             refused={str(fault): count for fault, count in faults.items()},
             refused_hosts=dict(refusals),
+            dropped={} if self._core is None else self._core.dropped,
             data_strangers=data_strangers,
         )
 

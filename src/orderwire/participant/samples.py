@@ -121,6 +121,8 @@ class DiscoveryCounters(msgspec.Struct, frozen=True, kw_only=True):
     """Messages never written: their address could not be reached, or took too little."""
     malformed: int
     """Messages, MAPs and entries in ZooKeeper that no correct participant makes."""
+    dropped: dict[str, int]
+    """What was not kept because of a limit, by kind; anti-entropy repairs what it can."""
     refused: dict[str, int]
     """Connections closed as the other side's fault, by `orderwire.aio.discovery_faults.Fault`."""
     refused_hosts: dict[str, int]
