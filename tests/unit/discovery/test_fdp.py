@@ -262,7 +262,7 @@ def test_a_report_takes_no_more_than_a_message_may(monkeypatch: pytest.MonkeyPat
 
     One's own MAP counts, and so do headers: 52 bytes and the address each.
     """
-    monkeypatch.setattr(fdp, "CARRIED_BYTES_MAX", 3 * 54 + 3 * 5)
+    monkeypatch.setattr(fdp, "CARRIED_BYTES_MAX", 200)
     monkeypatch.setattr(exchange, "CARRIED_BYTES_MAX", 2 * 54 + 2 * 5)
     driven = Driven.joined(5, 9, 12)
     ack = posts(driven.node.receive("a15", join_of(15, hi=14), T0), JoinAck)[0][1]
