@@ -126,7 +126,7 @@ def test_server_listens_on_this_machine_unless_told() -> None:
 
 
 def test_configuration_is_written_as_java_reads_it() -> None:
-    written = _configuration(ZookeeperServerSettings(), Path("/a b/ü\\𝄞"), 2181)
+    written = _configuration(ZookeeperServerSettings(), Path("/a b/ü\\𝄞"), 2181, {})
     assert "dataDir=/a\\u0020b/\\u00fc\\u005c\\ud834\\udd1e\n" in written
     assert "clientPort=2181\n" in written
     assert "clientPortAddress=127.0.0.1\n" in written
