@@ -274,12 +274,17 @@ class Discovering:
             id_space=settings.group_size,
         )
 
-    async def _abandon(self) -> None:
-        """Close without a goodbye."""
+    def _be_still(self) -> None:
+        """Do nothing more of our own accord."""
         self.foreign.close()
         self._kinds.close()
-        if self._looking is not None:
-            self._looking.cancel()
+        for timer in (self._looking, self._timer):
+            if timer is not None:
+                timer.cancel()
+
+    async def _abandon(self) -> None:
+        """Close without a goodbye."""
+        self._be_still()
         if self._zookeeper is not None:
             await self._zookeeper.close()
         assert self._host is not None
@@ -287,12 +292,7 @@ class Discovering:
 
     async def close(self) -> None:
         """Say goodbye and close."""
-        self.foreign.close()
-        self._kinds.close()
-        if self._looking is not None:
-            self._looking.cancel()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._be_still()
         host = self._host
         if host is None:
             return
