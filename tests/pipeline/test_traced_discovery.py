@@ -87,7 +87,7 @@ async def talk(writer: Writer, child: Child) -> None:
     await hearing
 
 
-async def _hold(folder: Path, *, same_address: bool) -> None:
+async def _hold(folder: Path, *, same_id: bool) -> None:
     """Two members stay, a third is killed amid what it says and comes back."""
     async with server() as at:
 
@@ -99,16 +99,18 @@ async def _hold(folder: Path, *, same_address: bool) -> None:
             writer = ana.writer(CHAT)
             carl.reader(ANSWERS, callback=lambda sample: None)
             settings = {"name": "ben", "domain": DOMAIN, "bootstrap": at, "folder": str(folder)}
-            first = await Child.start(**settings, listen="127.0.0.1:0")
+            first = await Child.start(**settings, listen="127.0.0.1:0", wish=None)
             there = await first.read("listens")
             await writer.wait_matched(1, timeout_s=60)
             await talk(writer, first)
             await first.kill()
             ana.trace_gone(there["id"])
-            listen = there["listens"] if same_address else "127.0.0.1:0"
-            second = await Child.start(**settings, listen=listen)
+            again_at = "127.0.0.1:0", None
+            if same_id:  # Who comes back to its address frees the id that it had.
+                again_at = there["listens"], there["id"]
+            second = await Child.start(**settings, listen=again_at[0], wish=again_at[1])
             again = await second.read("listens")
-            assert (again["id"] == there["id"]) == same_address
+            assert (again["id"] == there["id"]) == same_id
             while not any(peer.id == again["id"] for peer in ana.peers()):
                 await asyncio.sleep(0.01)
             await writer.wait_matched(1, timeout_s=60)
@@ -120,7 +122,7 @@ async def _hold(folder: Path, *, same_address: bool) -> None:
 @pytest.fixture(scope="module", params=[True, False], ids=["same id", "another id"])
 def traces(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("traces")
-    asyncio.run(asyncio.wait_for(_hold(folder, same_address=request.param), 200))
+    asyncio.run(asyncio.wait_for(_hold(folder, same_id=request.param), 200))
     return folder
 
 

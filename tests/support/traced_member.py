@@ -1,6 +1,6 @@
 """A traced member of a domain in a process of its own, for tests that kill and restart it.
 
-`python traced_member.py SETTINGS` with SETTINGS in JSON: name, domain, bootstrap, listen, folder.
+`python traced_member.py SETTINGS` with SETTINGS in JSON: name, domain, bootstrap, listen, wish, folder.
 It reads `chat`, writes `answers` to what it reads, and prints {"listens", "id", "inc"} when it is
 there and {"heard"} for each sample.  It leaves when its standard input ends.
 """
@@ -29,6 +29,7 @@ async def _live(settings: dict[str, Any]) -> None:
         domain=settings["domain"],
         bootstrap=settings["bootstrap"],
         listen=settings["listen"],
+        wish=settings["wish"],
         trace=Trace(
             run=RUN, path=settings["folder"], flush_interval_ms=50, timer_slack_ms=SLACK_MS
         ),
