@@ -197,13 +197,15 @@ async def _run(leader: Leader) -> None:
     text = read_text(None if settings.text_path is None else Path(settings.text_path))
     rooms = write_script(text, len(settings.members))
     deliveries = Producer({"bootstrap.servers": settings.brokers, "linger.ms": 50, "log_level": 2})
+    trace = trace_of(settings.run, settings.brokers)
+    trace.load()  # All members load at once; discovery's time is asked for.
     since = time.time()
     member = Participant(
         settings.members[settings.me],
         domain=DOMAIN,
         bootstrap=settings.bootstrap,
         wish=settings.me,
-        trace=trace_of(settings.run, settings.brokers),
+        trace=trace,
         impairment=settings.impairment,
     )
     async with member as participant, _looking(participant, since, leader):
