@@ -18,6 +18,7 @@ import json
 import shutil
 import statistics
 import sys
+import tempfile
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -41,13 +42,17 @@ CONDITIONS: dict[str, tuple[str, ...]] = {
 """Name → the harness's options: Mbit/s of every link, percent of frames, seconds between starts."""
 
 
-def command(system: str) -> list[str]:
-    """Return how the harness is called, without the case."""
+def command(system: str, folder: str) -> list[str]:
+    """Return how the harness is called, without the case; a server keeps its state in the folder.
+
+    It must be a new one: a server that finds state waits for those who may hold ids.
+    """
     if system != "orderwire":
         return [sys.executable, "disc.py", system]
     program = shutil.which("orderwire", path=str(Path(sys.executable).parent)) or "orderwire"
     node = f"{{python}} {NODE} {{i}} {{n}} {{e}} {{total}} {{deadline}} {{ip}} {{hub}}"
     server = f"{program} bootstrap --listen {{hub}}:7400 --domain bench --id-space 1024 --insecure"
+    server += f" --first --state {folder}/state"
     return [sys.executable, "disc.py", "--cmd", node, "--hub-cmd", server]
 
 
@@ -125,8 +130,9 @@ class Boots:
         for name in (*self.tables,) * self._options.repeats:
             if (name, load, condition) in self._slow:
                 continue
-            order = [*command(name), *case, "--deadline", str(self._options.deadline)]
-            found = harness.run_json(order, self._options.harness, RUN_S_MAX)
+            with tempfile.TemporaryDirectory() as folder:
+                order = [*command(name, folder), *case, "--deadline", str(self._options.deadline)]
+                found = harness.run_json(order, self._options.harness, RUN_S_MAX)
             if found.get("t_all") is None and name != "orderwire":
                 self._slow.add((name, load, condition))
             runs[name].append(found)

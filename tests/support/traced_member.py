@@ -1,8 +1,8 @@
 """A traced member of a domain in a process of its own, for tests that kill and restart it.
 
 `python traced_member.py SETTINGS`: name, domain, bootstrap, listen, wish, folder in JSON.  It reads
-`chat`, writes `answers` to what it reads, and prints {"listens", "id"} when it is there and {"heard"}
-for each sample.  It leaves when its standard input ends.
+`chat`, writes `answers` to what it reads, and prints {"listens", "id"} when it is there and
+{"heard"} for each sample.  It leaves when its standard input ends.
 """
 
 import asyncio
