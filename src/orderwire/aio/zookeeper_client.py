@@ -35,7 +35,7 @@ _KAZOO_LOG.setLevel(logging.ERROR)  # It warns at every attempt; we tell when th
 SERVERS_MAX = 16
 """Servers of an ensemble that are tried."""
 CLOSED_AT_ONCE = "closed at once"
-_CALL_S = 0.5
+_CALL_S = 2.0
 """How long a server may take to hang up on us, or to be connected to."""
 _STATES_CLOSED = (kazoo_errors.ConnectionClosedError, kazoo_errors.SessionExpiredError)
 
