@@ -8,13 +8,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from certificates import Authority
+from discovered import domain, first, in_a_loop, until
 from loopback import free_members
 
 from orderwire import DeltaCausal, Participant, Topic
@@ -35,47 +35,14 @@ pytestmark = [pytest.mark.network, pytest.mark.timeout(240)]
 DOMAIN = "test"
 CHAT = Topic("chat/a", DeltaCausal(lifetime_ms=2_000))
 NEWS = Topic("news", CHAT.order)
-Test = Callable[[], Coroutine[Any, Any, None]]
-
-
-def in_a_loop(test: Test) -> Callable[[], None]:
-    @functools.wraps(test)
-    def run() -> None:
-        asyncio.run(asyncio.wait_for(test(), 200))
-
-    return run
-
-
 MAIN = "from orderwire.cli.main import main; main()"
 
 
-@asynccontextmanager
-async def server(id_space: int = 16) -> AsyncIterator[str]:
-    transport = await DiscoveryTransport.open("127.0.0.1:0", domain=DOMAIN)
-    core = BootstrapServer(BootstrapSettings(id_space=id_space), monotonic_now(), epoch=1)
-    host: DiscoveryHost[Any, Any] = DiscoveryHost(core, transport, lambda indication: None)
-    try:
-        yield host.address
-    finally:
-        await host.close()
-
-
-async def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not holds():
-            await asyncio.sleep(0.01)
+server = functools.partial(domain, DOMAIN)
 
 
 def member(name: str, bootstrap: str, **more: Any) -> Participant:
     return Participant(name, domain=DOMAIN, bootstrap=bootstrap, **more)
-
-
-async def first(reader: Any) -> bytes:
-    async for sample in reader:
-        data = sample.data
-        assert isinstance(data, bytes)
-        return data
-    raise AssertionError("the reader ended")
 
 
 async def meet(parts: list[Participant]) -> None:

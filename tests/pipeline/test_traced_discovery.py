@@ -3,21 +3,17 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from discovered import domain
 from pyspark.sql import SparkSession
 from traced_member import ANSWERS, CHAT, RUN, SLACK_MS
 
 from orderwire import Participant, Trace, Writer
-from orderwire.aio.discovery_host import DiscoveryHost, monotonic_now
-from orderwire.aio.discovery_transport import DiscoveryTransport
-from orderwire.discovery.bootstrap import BootstrapServer
-from orderwire.discovery.settings import BootstrapSettings
 from orderwire.pipeline.audit_jobs import audit_source
 from orderwire.trace.events import Event, EventKind
 from orderwire.trace.reader import read_trace, write_trace
@@ -34,17 +30,6 @@ DOMAIN = "traced"
 QUIET_S = 16.0
 """Longer than it takes until views must be right: then D1 has something to judge."""
 SCRIPT = Path(__file__).parents[1] / "support" / "traced_member.py"
-
-
-@asynccontextmanager
-async def server() -> AsyncIterator[str]:
-    transport = await DiscoveryTransport.open("127.0.0.1:0", domain=DOMAIN)
-    core = BootstrapServer(BootstrapSettings(id_space=256), monotonic_now(), epoch=1)
-    host: DiscoveryHost[Any, Any] = DiscoveryHost(core, transport, lambda indication: None)
-    try:
-        yield host.address
-    finally:
-        await host.close()
 
 
 class Child:
@@ -89,7 +74,7 @@ async def talk(writer: Writer, child: Child) -> None:
 
 async def _hold(folder: Path, *, same_id: bool) -> None:
     """Two members stay, a third is killed amid what it says and comes back."""
-    async with server() as at:
+    async with domain(DOMAIN, 256) as at:
 
         def member(name: str) -> Participant:
             trace = Trace(run=RUN, path=folder, flush_interval_ms=50, timer_slack_ms=SLACK_MS)
