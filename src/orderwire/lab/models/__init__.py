@@ -1,0 +1,1 @@
+"""Closed forms of the papers, as printed and as they follow."""
