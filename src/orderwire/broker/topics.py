@@ -49,6 +49,8 @@ class Topic(msgspec.Struct, frozen=True):
     partitions: int
     configs: dict[str, str] = {}
     """What was set for this topic; everything else is the broker's default."""
+    replicas: tuple[tuple[int, ...], ...] = ()
+    """In a cluster: the brokers of each partition, ascending; empty at a broker that is alone."""
 
 
 class _Kept(msgspec.Struct, frozen=True):

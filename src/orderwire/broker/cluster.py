@@ -1,0 +1,140 @@
+"""What a broker asks of its cluster, and what the cluster tells it.
+
+Who is there, who is original of what, and topics are in ZooKeeper; the port hides it.  Every answer
+that may take time comes through a callback, in the broker's thread, perhaps before the call
+returns.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeAlias
+from zlib import crc32
+
+import msgspec
+
+from orderwire.broker.replication.effects import Effect
+from orderwire.broker.replication.view import BrokerId, PartitionView
+from orderwire.broker.topic_config import Refusal
+from orderwire.broker.topics import Topic
+
+Done: TypeAlias = Callable[[Refusal | None], None]
+"""Called once: None when it was done."""
+GROUPS_TOPIC = "__consumer_offsets"
+"""Holds consumer groups and their offsets.  Always active-standby."""
+
+
+class BrokerAddress(msgspec.Struct, frozen=True):
+    """Where clients find a broker that lives."""
+
+    broker_id: BrokerId
+    host: str
+    port: int
+
+
+class Cluster(Protocol):
+    """What the broker may ask."""
+
+    @property
+    def cluster_id(self) -> str:
+        """The same at every broker, for ever."""
+        ...
+
+    @property
+    def me(self) -> BrokerId:
+        """This broker."""
+        ...
+
+    def brokers(self) -> Sequence[BrokerAddress]:
+        """Every broker that lives as far as known, ascending by id; the first counts as
+        controller."""
+        ...
+
+    def view(self, topic: Topic, index: int) -> PartitionView | None:
+        """The newest view of a partition, here or elsewhere; None when not known yet."""
+        ...
+
+    def create(self, topic: Topic, done: Done) -> None:
+        """Make a topic with its partitions' znodes; its replicas are in `topic.replicas`."""
+        ...
+
+    def delete(self, topic: Topic, done: Done) -> None:
+        """Delete a topic with all its znodes."""
+        ...
+
+    def change(self, topic: Topic, done: Done) -> None:
+        """Put this in place of the topic of the same id: other configs, or more partitions."""
+        ...
+
+    def producer_id(self, done: Callable[[int | Refusal], None]) -> None:
+        """Hand out an id that no producer of the cluster ever had."""
+        ...
+
+    def carry_out(self, topic: Topic, index: int, effect: Effect) -> None:
+        """Do what a replica here asks for beyond this broker: Tell, Elect, ChangeIsr, Note, …"""
+        ...
+
+
+class ClusterMember(Protocol):
+    """What the cluster tells a broker, in the broker's thread.  The broker core has these."""
+
+    def topic_changed(self, topic: Topic) -> None:
+        """A topic is there, or has more partitions or other configs than before."""
+        ...
+
+    def topic_gone(self, topic_id: bytes) -> None:
+        """A topic was deleted."""
+        ...
+
+    def brokers_changed(self) -> None:
+        """`Cluster.brokers` says something else than before."""
+        ...
+
+    def viewed(self, topic_id: bytes, index: int, view: PartitionView) -> None:
+        """The view of a partition, here or elsewhere: new, changed, or after an attempt of ours."""
+        ...
+
+    def session_lost(self) -> None:
+        """The ZooKeeper session has ended, or may have."""
+        ...
+
+    def connected(self, broker: BrokerId) -> None:
+        """A connection to another broker is there."""
+        ...
+
+    def disconnected(self, broker: BrokerId) -> None:
+        """It broke, or the broker's znode is gone."""
+        ...
+
+    def locked(self, topic_id: bytes, index: int) -> None:
+        """Somebody made a child of the partition's `lock`."""
+        ...
+
+    def sync_end_seen(self, topic_id: bytes, index: int, end: int, epoch: int, round: int) -> None:
+        """The partition's `syncEnd` was written."""
+        ...
+
+    def receive(
+        self, topic_id: bytes, index: int, source: BrokerId, message: msgspec.Struct
+    ) -> None:
+        """A message of the partition's replica at another broker.  Raises RemoteProtocolError."""
+        ...
+
+
+def placed(
+    brokers: Sequence[BrokerId], partitions: int, replication: int, first: int = 0
+) -> tuple[tuple[BrokerId, ...], ...]:
+    """Spread partitions from index `first` on over brokers, in turn; each list ascends."""
+    count = len(brokers)
+    return tuple(
+        tuple(sorted(brokers[(index + step) % count] for step in range(replication)))
+        for index in range(first, first + partitions)
+    )
+
+
+def named_leader(client_id: str, host: str, members: Sequence[BrokerId]) -> BrokerId:
+    """The member of an in-sync set that this client is told as leader.  [S004:6.2.2]"""
+    return members[crc32(f"{client_id}@{host}".encode()) % len(members)]
+
+
+def group_partition(group_id: str, partitions: int) -> int:
+    """Which partition of the internal topic keeps this group."""
+    return crc32(group_id.encode()) % partitions
