@@ -9,6 +9,7 @@ from logs import NOW_MS, content, everything, open_log, random_batch
 
 from orderwire.broker.log import DiskStorage, MemoryStorage, PartitionLog, Storage, StorageError
 from orderwire.broker.log.faulty import FaultyStorage
+from orderwire.broker.wire.batch import place, read_header
 
 MAKERS: dict[str, Callable[[Path], Storage]] = {
     "memory": lambda _: MemoryStorage(),
@@ -85,7 +86,7 @@ def test_a_log_ends_the_same_on_each(seed: int, tmp_path: Path) -> None:
         steps: list[object] = []
         for _ in range(60):
             now_ms += chance.randint(0, 1_000)
-            match chance.choice("aaaaaarsmdcou"):
+            match chance.choice("aaaaaarsmdcouwtn"):
                 case "a":
                     epoch = max(log.epochs.latest, 0) + (chance.random() < 0.1)
                     steps.append(log.append(random_batch(chance, now_ms), epoch, now_ms))
@@ -106,6 +107,17 @@ def test_a_log_ends_the_same_on_each(seed: int, tmp_path: Path) -> None:
                 case "o":
                     log = open_log(storage, now_ms, **config)
                     steps.append(log.recovery)
+                case "w":
+                    records = random_batch(chance, now_ms)
+                    epoch = max(log.epochs.latest, 0) + (chance.random() < 0.1)
+                    place(records, 0, read_header(records).batch_length, log.end_offset, epoch)
+                    steps.append(log.append_placed(records, now_ms))
+                    steps.append(log.copy(log.start_offset, 2_000))
+                case "t":
+                    to = chance.randint(log.start_offset, log.end_offset)
+                    steps.append(log.truncate(to, now_ms))
+                case "n" if chance.random() < 0.2:
+                    log.reset(log.end_offset + chance.randint(-3, 3) + 3, now_ms)
                 case "u":
                     steps.append(log.offset_for_time(chance.randint(NOW_MS, now_ms + 10)))
         outcomes.append([*steps, *outcome(log)])

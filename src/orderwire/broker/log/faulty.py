@@ -24,8 +24,18 @@ class FaultyDisk:
         """How many appends were made."""
         self.crash_at_write: int | None = None
         """The append that does not return: raises PowerFailure before it writes."""
+        self.steps = 0
+        """How many changes were made: appends, cuts, syncs, names made, moved and removed."""
+        self.crash_at_step: int | None = None
+        """The change that does not return: raises PowerFailure before it is made."""
         self.files: dict[str, FaultyFile] = {}
         self.durable_names: dict[str, FaultyFile] = {}
+
+    def step(self) -> None:
+        """Count a change, or let the power fail before it.  Raises PowerFailure."""
+        if self.crash_at_step == self.steps:
+            raise PowerFailure
+        self.steps += 1
 
 
 class PowerFailure(Exception):
@@ -50,6 +60,7 @@ class FaultyFile:
         disk = self._disk
         if disk.crash_at_write == disk.writes:
             raise PowerFailure
+        disk.step()
         disk.writes += 1
         if disk.room_bytes is not None:
             if disk.room_bytes < len(data):
@@ -75,12 +86,14 @@ class FaultyFile:
 
     def truncate(self, size: int) -> None:
         """Cut the file off; not durable before `sync`."""
+        self._disk.step()
         if self._disk.truncate_fails:
             raise StorageError("cannot truncate: input/output error")
         del self.content[size:]
 
     def sync(self) -> None:
         """Make the content durable, or fail."""
+        self._disk.step()
         if self._disk.sync_fails:
             raise StorageError("cannot sync: input/output error")
         self.durable = bytes(self.content)
@@ -117,6 +130,7 @@ class FaultyStorage:
 
     def create(self, name: str) -> LogFile:
         """Make an empty file; a crash before `sync_directory` may lose it."""
+        self.disk.step()
         file = self.disk.files[name] = FaultyFile(self.disk)
         return file
 
@@ -128,12 +142,14 @@ class FaultyStorage:
 
     def rename(self, old: str, new: str) -> None:
         """Give a file another name; a crash before `sync_directory` may undo it."""
+        self.disk.step()
         if old not in self.disk.files:
             raise StorageError(f"cannot rename {old}: no such file")
         self.disk.files[new] = self.disk.files.pop(old)
 
     def remove(self, name: str) -> None:
         """Delete a file; a crash before `sync_directory` may undo it."""
+        self.disk.step()
         self.disk.files.pop(name, None)
 
     def read_file(self, name: str) -> bytes | None:
@@ -151,11 +167,13 @@ class FaultyStorage:
         file = FaultyFile(self.disk)
         file.append(data)
         file.sync()
+        self.disk.step()
         self.disk.files[name] = file
         self.disk.durable_names[name] = file
 
     def sync_directory(self) -> None:
         """Make the names durable, or fail."""
+        self.disk.step()
         if self.disk.sync_fails:
             raise StorageError("cannot sync: input/output error")
         self.disk.durable_names = dict(self.disk.files)

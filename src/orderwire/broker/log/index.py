@@ -55,6 +55,13 @@ class SparseIndex:
         index = max(bisect_left(self.times, timestamp) - 1, 0)
         return self.offsets[index], self.positions[index]
 
+    def cut(self, position: int, interval_bytes: int) -> None:
+        """Forget entries at or behind this position."""
+        keep = bisect_left(self.positions, position)
+        for column in (self.offsets, self.positions, self.times):
+            del column[keep:]
+        self.next_position = self.positions[-1] + interval_bytes if keep else 0
+
     def to_bytes(self, segment_bytes: int) -> bytes:
         """As a file; bound to the segment's size."""
         arrays = (self.offsets.tobytes(), self.positions.tobytes(), self.times.tobytes())

@@ -6,22 +6,31 @@ the log refuses everything until it is opened again.
 """
 
 from bisect import bisect_right
+from collections.abc import Iterator
 from contextlib import suppress
 
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log.admission import Admitted, admit
+from orderwire.broker.log.cutting import (
+    CUT,
+    EPOCHS,
+    START,
+    Cut,
+    StartFile,
+    carry_out,
+    producers_of,
+)
 from orderwire.broker.log.epochs import EpochHistory
+from orderwire.broker.log.index import SparseIndex
 from orderwire.broker.log.model import Appended, LogConfig, Recovery, Refused, TimedOffset
+from orderwire.broker.log.placed import admit_placed
 from orderwire.broker.log.producers import ProducerTable
 from orderwire.broker.log.recovery import (
     CLEAN,
-    EPOCHS,
-    START,
     Checkpoint,
     CleanStop,
     Opened,
     SegmentRow,
-    StartFile,
     new_segment,
     open_segments,
 )
@@ -30,8 +39,8 @@ from orderwire.broker.log.segment import DELETED, INDEX, LOG, PRODUCERS, Segment
 from orderwire.broker.log.storage import LogFile, Storage, StorageError
 from orderwire.broker.log.syncing import SyncJob
 from orderwire.broker.log.times import find_time, newest_from
-from orderwire.broker.wire.batch import PLACE
-from orderwire.broker.wire.parts import Buffer, Part
+from orderwire.broker.wire.batch import PLACE, BatchHeader, walk
+from orderwire.broker.wire.parts import Buffer, FileSlice, Part
 from orderwire.kernel.errors import LocalProtocolError
 
 _place = PLACE.pack_into
@@ -64,6 +73,8 @@ class PartitionLog:
         self._checkpoint_base = self._segments[0].base_offset
         self._checkpoint_bytes = 0
         """The segment that was active at the last checkpoint, and its size."""
+        self._cuts = opened.cuts
+        """The number of the last cut."""
         self._deleted: list[tuple[int, str]] = []
         self._broken: StorageError | None = None
         self._closed = False
@@ -107,18 +118,44 @@ class PartitionLog:
             _place(records, position, base, length, leader_epoch)
         if leader_epoch != self._epoch:
             self._begin_epoch(leader_epoch)
+        self._write(self._segment_for(len(records), now_ms), records, admitted, now_ms)
+        return Appended(first, admitted.next_offset - 1)
+
+    def append_placed(self, records: Buffer, now_ms: int) -> Appended | Refused:
+        """Write batches that have their offsets and epochs already: copied from another replica.
+
+        They follow the end without a gap, in the newest epoch or later ones.  Control batches and
+        batches that stand for more offsets than records are taken, sequences are only noted.
+        Refused: nothing was written.  Raises StorageError when the disk fails; batches of earlier
+        epochs may be there then.
+        """
+        self._check_usable()
+        first = self.end_offset
+        runs = admit_placed(records, first, self._epoch)
+        if isinstance(runs, Refused):
+            return runs
+        with memoryview(records) as view:
+            for run in runs:
+                if run.epoch != self._epoch:
+                    self._begin_epoch(run.epoch)
+                segment = self._segment_for(run.end - run.start, now_ms)
+                with view[run.start : run.end] as part:
+                    self._write(segment, part, run.admitted, now_ms)
+        return Appended(first, self.end_offset - 1)
+
+    def _segment_for(self, size: int, now_ms: int) -> Segment:
+        """The active segment, or a new one when that is full or old."""
         active = self._active
         start = active.file.size
         if start == 0:
             active.began_ms = now_ms
         elif (
-            start + len(records) > config.segment_bytes
-            or now_ms - active.began_ms >= config.segment_ms
+            start + size > self.config.segment_bytes
+            or now_ms - active.began_ms >= self.config.segment_ms
         ):
             active = self._roll()
             active.began_ms = now_ms
-        self._write(active, records, admitted, now_ms)
-        return Appended(first, admitted.next_offset - 1)
+        return active
 
     def room(self, leader_epoch: int, now_ms: int) -> int:
         """Bytes that the active segment takes as it is: without a roll, or a new epoch.
@@ -175,6 +212,39 @@ class PartitionLog:
             )
         if offset >= limit:
             return b""
+        return self._extent(offset, max_bytes, limit)
+
+    def copy(self, offset: int, max_bytes: int, upper: int | None = None) -> bytes | Refused:
+        """Fetch whole batches from the one that holds this offset on, all below `upper`.
+
+        At most `max_bytes`, but at least one batch; empty when there is none below `upper`.
+        """
+        part = self.read(offset, max_bytes, upper)
+        if isinstance(part, Refused) or len(part) == 0:
+            return part if isinstance(part, Refused) else b""
+        data = part.read() if isinstance(part, FileSlice) else bytes(part)
+        end = 0
+        for at, header in walk(data):
+            end = at + header.size_bytes
+        return data[:end] if end < len(data) else data
+
+    def batches(self, start: int, end: int | None = None) -> Iterator[BatchHeader]:
+        """Walk the headers, checked, from the batch that holds `start` to the last below `end`.
+
+        Read them before the log changes.  Raises LogDamaged.
+        """
+        self._check_usable()
+        limit = self.end_offset if end is None else min(end, self.end_offset)
+        offset = max(start, self.start_offset)
+        while offset < limit:
+            segment = self._segment_of(offset)
+            for _, header in segment.headers(offset, self.epochs, self.config.index_interval_bytes):
+                if header.base_offset >= limit:
+                    return
+                yield header
+            offset = segment.next_offset
+
+    def _extent(self, offset: int, max_bytes: int, limit: int) -> Part:
         segment = self._segment_of(offset)
         index = segment.index(self.epochs, self.config.index_interval_bytes)
         position, header = segment.find(offset, index.before_offset(offset), self.epochs)
@@ -237,6 +307,7 @@ class PartitionLog:
             names=self._names_changed,
             end_offset=self.end_offset,
             checkpoint=self._new_checkpoint() if checkpoint else None,
+            cuts=self._cuts,
         )
 
     def _new_checkpoint(self) -> bytes | None:
@@ -254,6 +325,7 @@ class PartitionLog:
                 self._rows(),
                 index.to_bytes(active.size),
                 self.producers.to_bytes(self.end_offset),
+                self._cuts,
             )
         )
 
@@ -268,6 +340,8 @@ class PartitionLog:
         if error is not None:
             self._broken = error
             return
+        if job.cuts != self._cuts:
+            return  # a cut came between: it made everything durable, and some of this is gone
         self._unsynced = [file for file in self._unsynced if file not in job.closed]
         self._names_synced = max(self._names_synced, job.names)
         self.synced_offset = max(self.synced_offset, job.end_offset)
@@ -283,6 +357,74 @@ class PartitionLog:
             self.end_sync(job, error)
             raise
         self.end_sync(job)
+
+    def truncate(self, offset: int, now_ms: int) -> int:
+        """Cut everything off from the batch on that holds this offset; returns the new end.
+
+        What stays is durable on return, as is the cut.  A sync that is under way may go on.
+        """
+        self._check_usable()
+        if offset >= self.end_offset:
+            return self.end_offset
+        if offset < self.start_offset:
+            raise LocalProtocolError(
+                f"cannot cut at offset {offset}: the log begins at {self.start_offset}"
+            )
+        interval = self.config.index_interval_bytes
+        segment = self._segment_of(offset)
+        position, header = next(segment.headers(offset, self.epochs, interval))
+        end = header.base_offset
+        if end < self.start_offset:  # the start lies inside the batch that goes
+            self.reset(self.start_offset, now_ms)
+            return self.end_offset
+        keep = self._bases.index(segment.base_offset)
+        file = self._carry_out(end, segment.base_offset, position, anew=False)
+        segments = [*self._segments[:keep], segment.cut(file, end, self.epochs, interval)]
+        self.epochs.cut(end)
+        producers = producers_of(self._storage, segments, self.epochs, interval, now_ms)
+        self._become(segments, producers)
+        return end
+
+    def reset(self, offset: int, now_ms: int) -> None:
+        """Forget everything and begin anew at this offset; durable on return."""
+        self._check_usable()
+        file = self._carry_out(offset, offset, 0, anew=True)
+        self.epochs = EpochHistory()
+        self.start_offset = offset
+        segment = Segment(
+            self._storage,
+            offset,
+            file,
+            next_offset=offset,
+            index=SparseIndex(),
+            began_ms=now_ms,
+        )
+        self._become([segment], ProducerTable())
+
+    def _carry_out(self, end: int, base: int, size: int, *, anew: bool) -> LogFile:
+        """Cut the files; when that fails half way, the log is out of use."""
+        cut = Cut(self._cuts + 1, end, base, size, anew)
+        try:
+            for file in self._unsynced:
+                file.sync()
+            self._storage.replace_file(CUT, seal(cut))
+            return carry_out(self._storage, cut)
+        except StorageError as error:
+            self._broken = error
+            raise
+
+    def _become(self, segments: list[Segment], producers: ProducerTable) -> None:
+        """Take what a cut left, all of it durable."""
+        self._cuts += 1
+        self._segments = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self._active = segments[-1]
+        self._epoch = self.epochs.latest
+        self.producers = producers
+        self.end_offset = self.synced_offset = self._active.next_offset
+        self._unsynced = []
+        self._names_synced = self._names_changed
+        self._checkpoint_base = -1  # the next sync notes where a recovery may begin
 
     def delete_records(self, before: int, now_ms: int, upper: int | None = None) -> int | Refused:
         """Forget records before this offset (−1: before `upper`); returns the new start offset.

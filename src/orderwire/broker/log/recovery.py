@@ -2,6 +2,7 @@
 
 import msgspec
 
+from orderwire.broker.log.cutting import EPOCHS, START, StartFile, finish_cut
 from orderwire.broker.log.epochs import EpochHistory
 from orderwire.broker.log.index import SparseIndex
 from orderwire.broker.log.model import LogConfig, Recovery
@@ -19,19 +20,9 @@ from orderwire.broker.log.segment import (
 from orderwire.broker.log.storage import LogDamaged, LogFile, Storage
 from orderwire.broker.log.syncing import CHECKPOINT
 
-START = "start"
-"""Holds the log start offset once it is not the first segment's."""
-EPOCHS = "epochs"
-"""Holds the epoch history."""
 CLEAN = "clean"
 """Exists only while the log is closed properly."""
 _NEW = ".new"
-
-
-class StartFile(msgspec.Struct, array_like=True):
-    """Content of START."""
-
-    start_offset: int
 
 
 class SegmentRow(msgspec.Struct, array_like=True):
@@ -54,6 +45,8 @@ class Checkpoint(msgspec.Struct, array_like=True):
     index: bytes = b""
     """Of the last segment."""
     producers: bytes = b""
+    cuts: int = 0
+    """The last cut before: behind a later one, this says nothing."""
 
 
 class CleanStop(msgspec.Struct, array_like=True):
@@ -71,10 +64,13 @@ class Opened(msgspec.Struct):
     epochs: EpochHistory
     producers: ProducerTable
     recovery: Recovery
+    cuts: int = 0
+    """The number of the last cut."""
 
 
 def open_segments(storage: Storage, config: LogConfig, now_ms: int) -> Opened:
     """Open what is there, or begin an empty log.  Raises LogDamaged, StorageError."""
+    cuts = finish_cut(storage)
     names = storage.names()
     for name in names:
         if name.endswith((DELETED, _NEW)):
@@ -94,7 +90,8 @@ def open_segments(storage: Storage, config: LogConfig, now_ms: int) -> Opened:
         storage.remove(CLEAN)
         storage.sync_directory()
     if opened is None:
-        opened = _recover(storage, config, bases, start, now_ms)
+        opened = _recover(storage, config, bases, start, now_ms, cuts)
+    opened.cuts = cuts
     opened.start_offset = max(start, opened.segments[0].base_offset)
     if opened.start_offset > opened.segments[-1].next_offset:
         # The tail was lost behind a start that is durable: begin anew at the start.
@@ -148,10 +145,12 @@ def _trust(storage: Storage, bases: list[int], clean: CleanStop) -> Opened | Non
 
 
 def _recover(
-    storage: Storage, config: LogConfig, bases: list[int], start: int, now_ms: int
+    storage: Storage, config: LogConfig, bases: list[int], start: int, now_ms: int, cuts: int
 ) -> Opened:
     """Scan what no checkpoint vouches for; cut at the first bad batch; make the rest durable."""
     checkpoint = unseal(storage.read_file(CHECKPOINT), Checkpoint)
+    if checkpoint is not None and checkpoint.cuts != cuts:
+        checkpoint = None
     durable_below = checkpoint.synced_base if checkpoint is not None else 0
     known = EpochHistory.from_bytes(storage.read_file(EPOCHS))
     epochs = known or EpochHistory()

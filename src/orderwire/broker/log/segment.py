@@ -1,5 +1,6 @@
 """One file of a log: record batches exactly as on the wire, `<20-digit base offset>.log`."""
 
+from collections.abc import Iterator
 from contextlib import suppress
 
 from orderwire.broker.log.epochs import EpochHistory
@@ -20,6 +21,7 @@ INDEX = ".index"
 PRODUCERS = ".producers"
 DELETED = ".deleted"
 _SCAN_BYTES = 8_192
+_WALK_BYTES = 65_536
 
 
 def segment_name(base_offset: int, suffix: str) -> str:
@@ -154,6 +156,44 @@ class Segment:
                 data = self.file.read(position, _SCAN_BYTES)
             header = self._checked(data, position - start, position, header.last_offset + 1, epochs)
         return position, header
+
+    def headers(
+        self, offset: int, epochs: EpochHistory, interval_bytes: int
+    ) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield (position, header), checked, of the batch that holds this offset and all behind."""
+        if offset >= self.next_offset:
+            return
+        entry = self.index(epochs, interval_bytes).before_offset(offset)
+        position, header = self.find(offset, entry, epochs)
+        data = b""
+        start = position
+        while True:
+            yield position, header
+            if header.last_offset + 1 >= self.next_offset:
+                return
+            position += header.size_bytes
+            if position + HEADER_BYTES > start + len(data):
+                start = position
+                data = self.file.read(position, _WALK_BYTES)
+            header = self._checked(data, position - start, position, header.last_offset + 1, epochs)
+
+    def cut(self, file: LogFile, end: int, epochs: EpochHistory, interval_bytes: int) -> "Segment":
+        """This segment as the active one, when its file has been cut where this offset began."""
+        index = self.index(epochs, interval_bytes)
+        index.cut(file.size, interval_bytes)
+        cut = Segment(
+            self._storage,
+            self.base_offset,
+            file,
+            next_offset=end,
+            newest_ms=index.times[-1] if index.times else NO_TIME,
+            index=index,
+            began_ms=self.began_ms,
+        )
+        if index.offsets:
+            for _, header in cut.headers(index.offsets[-1], epochs, interval_bytes):
+                cut.newest_ms = max(cut.newest_ms, header.max_timestamp)
+        return cut
 
     def _checked(
         self, data: bytes, at: int, position: int, offset: int, epochs: EpochHistory

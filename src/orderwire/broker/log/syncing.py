@@ -19,6 +19,7 @@ class SyncJob:
         names: int,
         end_offset: int,
         checkpoint: bytes | None,
+        cuts: int = 0,
     ) -> None:
         self.closed = closed
         """Segments that were complete when the job was made."""
@@ -30,6 +31,8 @@ class SyncJob:
         self.end_offset = end_offset
         """Everything before this offset is durable when `run` returns."""
         self._checkpoint = checkpoint
+        self.cuts = cuts
+        """The last cut before the job was made."""
 
     def run(self) -> None:
         """Wait for the disk.  Raises StorageError."""
