@@ -17,14 +17,9 @@ from kazoo.client import KazooClient
 from orderwire.aio.discovery_host import DiscoveryHost
 from orderwire.aio.discovery_transport import DiscoveryTransport
 from orderwire.aio.discovery_zookeeper import BootstrapTimes, ZookeeperBootstrap
-from orderwire.aio.zookeeper_client import (
-    ClientSettings,
-    NoZnode,
-    Session,
-    ZookeeperClient,
-    ZookeeperUnavailable,
-)
+from orderwire.aio.zookeeper_client import ClientSettings, Session, ZookeeperClient
 from orderwire.aio.zookeeper_entries import Entry, domain_path, spread
+from orderwire.aio.zookeeper_errors import NoZnode, ZookeeperUnavailable
 from orderwire.aio.zookeeper_server import ZookeeperServerSettings, managed_zookeeper
 from orderwire.discovery.commands import Granted, IdWanted, Meet, Unreachable
 from orderwire.discovery.entrance import OutsideEntrance

@@ -17,17 +17,15 @@ import msgspec
 
 from orderwire.aio.addresses import split_address
 from orderwire.aio.zookeeper_access import ZookeeperAccess
-from orderwire.aio.zookeeper_client import (
-    ClientSettings,
+from orderwire.aio.zookeeper_client import ClientSettings, Session, ZookeeperClient
+from orderwire.aio.zookeeper_entries import DomainData, Entry, Folder, domain_path, is_before
+from orderwire.aio.zookeeper_errors import (
     NoZnode,
-    Session,
     SessionExpired,
     ZnodeExists,
-    ZookeeperClient,
     ZookeeperRefused,
     ZookeeperUnavailable,
 )
-from orderwire.aio.zookeeper_entries import DomainData, Entry, Folder, domain_path, is_before
 from orderwire.discovery.commands import Granted, IdWanted, Meet
 from orderwire.discovery.effects import Address
 from orderwire.discovery.messages import Contact

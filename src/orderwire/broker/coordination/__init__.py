@@ -1,0 +1,1 @@
+"""What brokers keep in ZooKeeper, and how: commands, names, contents, transactions.  [S004:4.6]"""
