@@ -48,7 +48,7 @@ class Machine:
     def begin(self) -> None:
         """Make the topic, on the disk that forgets."""
         self.topic_id = self.node.create("t")
-        self.node.broker.close()
+        self.node.broker.close(self.node.now)
         self.log = FaultyStorage()
         self.boot()
 

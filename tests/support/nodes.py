@@ -87,10 +87,10 @@ class Node:
 
     def commit(self) -> Commit | None:
         """Run one group commit to its end."""
-        commit = self.broker.take_commit()
+        commit = self.broker.take_commit(self.now)
         if commit is not None:
             commit.run()
-            self.broker.committed(commit)
+            self.broker.committed(commit, self.now)
             self.collect()
         return commit
 

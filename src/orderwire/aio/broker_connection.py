@@ -96,7 +96,7 @@ class Connection(BufferedProtocol):
         peer = self._transport.get_extra_info("peername") or ("",)
         own = self._transport.get_extra_info("sockname") or ("", 0)
         host, port = self._server.advertised_to(str(own[0]), int(own[1]))
-        self.client = Client(str(peer[0]), host, port)
+        self.client = Client(str(peer[0]), host, port, self._server.next_token())
         self.opened = self.last = self.frame_since = self._server.clock.now()
         if not self._server.admit(self):
             self._transport.abort()
@@ -113,6 +113,9 @@ class Connection(BufferedProtocol):
             self._outbox = None
             self._server.dismiss(self)
         self._forget_parked()
+        for slot in self._slots:
+            if slot.reply is None:
+                self._server.forget(slot)
         self._slots.clear()
         self._waiting = 0
         self._transport = None
@@ -188,6 +191,8 @@ class Connection(BufferedProtocol):
             elif outcome is Outcome.PARKED:
                 self._mute += 1
                 server.park(self._slot(token, parks=True))
+            elif outcome is Outcome.PENDING:
+                server.park(self._slot(token, parks=False))
 
     def _serve_run(self, now: Instant) -> bool:
         """Serve the requests from here on together that differ only in their records."""

@@ -175,7 +175,7 @@ class BrokerServer:
         self._server = None
         self._worker.shutdown(wait=True)
         if not self.failed.done():
-            self.broker.close()
+            self.broker.close(self.clock.now())
         self._files.close()
 
     # -- connections ------------------------------------------------------------------------
@@ -256,7 +256,11 @@ class BrokerServer:
         broker = self.broker
         while broker.has_ready:
             for token, reply in broker.ready():
-                self._fill(self._parked.pop(token), reply)
+                slot = self._parked.pop(token)
+                if reply.delay_ns:
+                    self.fill_later(slot, reply)
+                else:
+                    self._fill(slot, reply)
         if broker.has_unsynced:
             self._commit_soon()
         self._arm()
@@ -307,7 +311,7 @@ class BrokerServer:
             self.loop.call_soon(self._begin_commit)
 
     def _take_commit(self) -> None:
-        commit = self.broker.take_commit()
+        commit = self.broker.take_commit(self.clock.now())
         waiting, self._unsynced = self._unsynced, []
         if commit is not None:
             self._commits.append((commit, waiting))
@@ -341,7 +345,7 @@ class BrokerServer:
             self._fail(error)
             return
         try:
-            self.broker.committed(commit)
+            self.broker.committed(commit, self.clock.now())
         except StorageError as failed:
             self._fail(failed)
             return

@@ -11,12 +11,23 @@ from struct import Struct
 
 import msgspec
 
+from orderwire.broker.cluster import Cluster
+from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.group_model import Answer, GroupEffects, JoinResult
 from orderwire.broker.groups import GroupCoordinator
 from orderwire.broker.journal import Journal, frame
-from orderwire.broker.log import LogConfig, PartitionLog, Storage, StorageError, SyncJob
-from orderwire.broker.partitions import ParkedFetch, Partition
+from orderwire.broker.log import (
+    LogConfig,
+    MemoryStorage,
+    PartitionLog,
+    Storage,
+    StorageError,
+    SyncJob,
+)
+from orderwire.broker.partitions import Parked, Partition
 from orderwire.broker.producer_ids import ProducerIds
+from orderwire.broker.replicas import OpenReplica, Replicas
+from orderwire.broker.replication.replica import SyncWork
 from orderwire.broker.replies import Client, Outcome, Reply, Request
 from orderwire.broker.requests import HANDLERS, unsupported_version
 from orderwire.broker.requests.groups import join_reply, sync_reply
@@ -32,6 +43,8 @@ from orderwire.kernel.errors import RemoteProtocolError
 _HEAD = Struct(">hhih")
 """API key, version, correlation id, length of the client id (-1: none)."""
 _PRODUCE = int(ApiKey.PRODUCE)
+_STALE_DEADLINES_MAX = 1_024
+"""Deadlines of requests that were answered before, beside those of twice the parked ones."""
 _PLAIN_REQUEST_BYTES_MAX = 4 << 20
 """Longest request without record batches: decoded, it takes up to 50 times that in objects."""
 
@@ -46,7 +59,7 @@ class Commit:
 
     def __init__(
         self,
-        logs: list[tuple[Partition, int, SyncJob | None]],
+        logs: list[tuple[Partition, int, SyncJob | SyncWork | None]],
         journal: Journal,
         framed: bytes,
         snapshot: list[bytes] | None,
@@ -83,25 +96,39 @@ class Broker:
         remove_logs: RemoveLogs,
         chance: Random,
         now: Instant,
+        *,
+        cluster: Cluster | None = None,
+        open_replica: OpenReplica | None = None,
     ) -> None:
+        """With a `cluster`, topics are the cluster's, and every partition has replicas."""
         self.settings = settings
         self.cluster_id, self.producer_ids = ProducerIds.open(files, chance)
-        self.topics = TopicStore(files, settings.topics, chance)
+        self.replicas: Replicas | None = None
+        """What keeps partitions the same elsewhere; None at a broker that is alone."""
+        if cluster is not None:
+            assert open_replica is not None
+            self.cluster_id = cluster.cluster_id
+            self.replicas = Replicas(self, cluster, open_replica)
+            files_of_topics: Storage = MemoryStorage()  # ZooKeeper has them
+        else:
+            files_of_topics = files
+        self.topics = TopicStore(files_of_topics, settings.topics, chance)
         self.groups = GroupCoordinator(settings.groups, chance)
         self._open_log = open_log
         self._remove_logs = remove_logs
-        self._partitions: dict[str, list[Partition]] = {}
+        self._partitions: dict[str, list[Partition | None]] = {}
+        """None stands for a partition that has no replica here."""
         self._journal = Journal(files)
         self._journal_pending: list[bytes] = []
         self._dirty: dict[Partition, None] = {}
-        self._parked: dict[int, Request | ParkedFetch] = {}
-        self._fetch_deadlines: list[tuple[Instant, int]] = []
-        self._woken: dict[int, ParkedFetch] = {}
+        self._parked: dict[int, Request | Parked] = {}
+        self._deadlines: list[tuple[Instant, int]] = []
+        self._woken: dict[int, Parked] = {}
         self._ready: list[tuple[int, Reply]] = []
         self._next_retention = Instant(now + settings.retention_check_ns)
         self._next_checkpoint = Instant(now + settings.checkpoint_ns)
         for topic in self.topics:
-            self.open_partitions(topic)
+            self.open_partitions(topic, now)
         self._recover_groups(now)
 
     def _recover_groups(self, now: Instant) -> None:
@@ -125,7 +152,7 @@ class Broker:
             raise RemoteProtocolError(f"a request of {len(data)} bytes has no header")
         key, version, correlation_id, length = _HEAD.unpack_from(data)
         if key == _PRODUCE:
-            done = produce_single(self, data, version, correlation_id, length, now)
+            done = produce_single(self, data, version, correlation_id, length, client, token, now)
             if done is not None:
                 return done
         elif len(data) > _PLAIN_REQUEST_BYTES_MAX:
@@ -157,7 +184,8 @@ class Broker:
 
     def shape(self, data: memoryview) -> ProduceShape | None:
         """What requests like this one share, for `produce_run`; None when each is served alone."""
-        if len(data) < _HEAD.size or self.settings.flush is Flush.MESSAGE:
+        alone = self.replicas is None
+        if len(data) < _HEAD.size or self.settings.flush is Flush.MESSAGE or not alone:
             return None
         key, version, _, length = _HEAD.unpack_from(data)
         at = body_at(data, version, length) if key == _PRODUCE else None
@@ -171,7 +199,7 @@ class Broker:
                 if self._parked.get(token) is parked:
                     done = parked.attempt(self, at_deadline=False)
                     if done is not None:
-                        self._finish_fetch(parked, done)
+                        self.finish(parked, done)
         ready, self._ready = self._ready, []
         return ready
 
@@ -189,25 +217,30 @@ class Broker:
     def next_deadline(self) -> Instant:
         """When `wake` is next due."""
         due = min(self._next_retention, self._next_checkpoint)
-        if self._fetch_deadlines:
-            due = min(due, self._fetch_deadlines[0][0])
+        if self._deadlines:
+            due = min(due, self._deadlines[0][0])
+        of_replicas = None if self.replicas is None else self.replicas.next_deadline()
+        if of_replicas is not None:
+            due = min(due, of_replicas)
         of_groups = self.groups.next_deadline()
         return due if of_groups is None else min(due, of_groups)
 
     def wake(self, now: Instant) -> None:
         """Act on every deadline at or before `now`."""
-        while self._fetch_deadlines and self._fetch_deadlines[0][0] <= now:
-            _, token = heapq.heappop(self._fetch_deadlines)
+        if self.replicas is not None:
+            self.replicas.wake(now)
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, token = heapq.heappop(self._deadlines)
             parked = self._parked.get(token)
             if parked is not None and not isinstance(parked, Request):
                 done = parked.attempt(self, at_deadline=True)
-                assert done is not None, "a fetch at its deadline is answered with what there is"
-                self._finish_fetch(parked, done)
+                assert done is not None, "at its deadline a request is answered with what there is"
+                self.finish(parked, done)
         self.apply(self.groups.wake(now))
         if self._next_retention <= now:
             self._next_retention = Instant(now + self.settings.retention_check_ns)
             for partition in self.all_partitions():
-                partition.log.maintain(now // NS_PER_MS, partition.high_watermark)
+                self._maintain(partition, now)
         if self._next_checkpoint <= now:
             self._next_checkpoint = Instant(now + self.settings.checkpoint_ns)
             for partition in self.all_partitions():
@@ -216,20 +249,23 @@ class Broker:
 
     # -- for the handlers -------------------------------------------------------------------
 
-    def park_fetch(self, parked: ParkedFetch, deadline: Instant) -> None:
-        """Keep a fetch until there is enough to send, at most until its deadline."""
-        token = parked.request.token
-        self._parked[token] = parked
-        heapq.heappush(self._fetch_deadlines, (deadline, token))
+    def park(self, parked: Parked, deadline: Instant) -> None:
+        """Keep a request until it can be answered, at most until its deadline."""
+        self._parked[parked.token] = parked
+        heapq.heappush(self._deadlines, (deadline, parked.token))
+        if len(self._deadlines) > _STALE_DEADLINES_MAX + 2 * len(self._parked):
+            self._deadlines = [each for each in self._deadlines if each[1] in self._parked]
+            heapq.heapify(self._deadlines)
+
+    def finish(self, parked: Parked, done: Reply) -> None:
+        """Answer a request that was parked; later calls for it do nothing."""
+        if self._parked.pop(parked.token, None) is not None:
+            parked.leave()
+            self._ready.append((parked.token, done))
 
     def park_group(self, request: Request) -> None:
         """Keep a join or sync until the coordinator answers it."""
         self._parked[request.token] = msgspec.structs.replace(request, body=None)
-
-    def _finish_fetch(self, parked: ParkedFetch, done: Reply) -> None:
-        del self._parked[parked.request.token]
-        parked.leave()
-        self._ready.append((parked.request.token, done))
 
     def apply(self, effects: GroupEffects) -> None:
         """Write and answer what the coordinator says, in its order."""
@@ -265,30 +301,68 @@ class Broker:
     # -- partitions -------------------------------------------------------------------------
 
     def partition(self, topic: str, index: int) -> Partition | None:
-        """Return one partition, or None when there is no such topic or index."""
+        """Return one partition; None when there is no such topic or index, or it is not here."""
         partitions = self._partitions.get(topic)
         if partitions is None or not 0 <= index < len(partitions):
             return None
         return partitions[index]
 
-    def all_partitions(self) -> Iterator[Partition]:
-        """Yield every partition of every topic."""
-        for partitions in self._partitions.values():
-            yield from partitions
+    def missing(self, topic: str, index: int) -> ErrorCode:
+        """Say why `partition` has returned None."""
+        partitions = self._partitions.get(topic)
+        if partitions is not None and 0 <= index < len(partitions):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
-    def open_partitions(self, topic: Topic) -> None:
+    def has(self, partition: Partition) -> bool:
+        """Whether this partition has not been deleted."""
+        return self.partition(partition.topic, partition.index) is partition
+
+    def all_partitions(self) -> Iterator[Partition]:
+        """Yield every partition of every topic that is here."""
+        for partitions in self._partitions.values():
+            for partition in partitions:
+                if partition is not None:
+                    yield partition
+
+    def open_partitions(self, topic: Topic, now: Instant) -> None:
         """Open the logs of a topic that are not open yet."""
         partitions = self._partitions.setdefault(topic.name, [])
         for index in range(len(partitions), topic.partitions):
-            log = self._open_log(topic, index, self.log_config(topic))
-            partitions.append(Partition(topic.name, topic.topic_id, index, log))
+            if self.replicas is None:
+                log = self._open_log(topic, index, self.log_config(topic))
+                partitions.append(Partition(topic, index, log))
+                continue
+            partition = self.replicas.open(topic, index)
+            partitions.append(partition)
+            if partition is not None:
+                self.replicas.begin(partition, now)
+
+    def topic_changed(self, topic: Topic, now: Instant) -> None:
+        """Take from the cluster that a topic is new, or has grown, or is configured otherwise."""
+        before = self.topics.get(topic.name)
+        if before is not None and before.topic_id != topic.topic_id:
+            self.topic_gone(before.topic_id)
+            before = None
+        self.topics.take(topic)
+        self.open_partitions(topic, now)
+        if before is not None:
+            self.reconfigure(topic)
+
+    def topic_gone(self, topic_id: bytes) -> None:
+        """Take from the cluster that a topic was deleted."""
+        topic = self.topics.by_id(topic_id)
+        if topic is not None:
+            self.topics.delete(topic)
+            self.close_partitions(topic)
 
     def close_partitions(self, topic: Topic) -> None:
         """Close and delete the logs of a deleted topic; fetches that wait for it are answered."""
         for partition in self._partitions.pop(topic.name, []):
-            self._woken.update(partition.waiting)
-            self._dirty.pop(partition, None)
-            partition.log.close()
+            if partition is not None:
+                self._woken.update(partition.waiting)
+                self._dirty.pop(partition, None)
+                partition.close()
         self._remove_logs(topic)
         self.apply(self.groups.forget_topics({topic.name}))
 
@@ -300,16 +374,30 @@ class Broker:
         """Tell a topic's logs that its configuration changed."""
         config = self.log_config(topic)
         for partition in self._partitions[topic.name]:
-            partition.log.config = config
+            if partition is not None:
+                partition.log.config = config
+                partition.of = topic
 
     def appended(self, partition: Partition) -> None:
         """Note that a partition has grown: visible now, or when it is on disk."""
         if self.settings.flush is Flush.NONE:
-            self._advance(partition, partition.log.end_offset)
+            self.advance(partition, partition.log.end_offset)
         else:
             self._dirty[partition] = None
 
-    def _advance(self, partition: Partition, end: int) -> None:
+    def dirty(self, partition: Partition) -> None:
+        """Note that something of a partition has to be put on disk."""
+        self._dirty[partition] = None
+
+    def _maintain(self, partition: Partition, now: Instant) -> None:
+        """Apply retention; of replicas, the original's decides and the others follow."""
+        upper = partition.high_watermark
+        if self.replicas is not None and not self.replicas.is_original(partition):
+            upper = partition.log.start_offset
+        partition.log.maintain(now // NS_PER_MS, upper)
+
+    def advance(self, partition: Partition, end: int) -> None:
+        """Let consumers read up to here."""
         if end > partition.high_watermark:
             partition.high_watermark = end
             if partition.waiting:
@@ -324,11 +412,16 @@ class Broker:
             return True
         return bool(self._journal_pending) and self.settings.flush is not Flush.NONE
 
-    def take_commit(self) -> Commit | None:
+    def take_commit(self, now: Instant) -> Commit | None:
         """Return what is to be put on disk now, or None; `committed` must follow it."""
         if not self.has_unsynced:
             return None
-        logs = [(each, each.log.end_offset, each.log.begin_sync()) for each in self._dirty]
+        logs: list[tuple[Partition, int, SyncJob | SyncWork | None]] = []
+        for each in self._dirty:
+            if each.replica is None:
+                logs.append((each, each.log.end_offset, each.log.begin_sync()))
+            else:
+                logs.append((each, 0, each.replica.begin_sync(now)))
         self._dirty = {}
         framed = b""
         snapshot = None
@@ -339,22 +432,28 @@ class Broker:
                 snapshot = [frame(record) for record in self.groups.records()]
         return Commit(logs, self._journal, framed, snapshot)
 
-    def committed(self, commit: Commit) -> None:
+    def committed(self, commit: Commit, now: Instant) -> None:
         """Note that a commit is on disk: its data becomes visible to consumers."""
         for partition, end, job in commit.logs:
-            if self.partition(partition.topic, partition.index) is not partition:
+            if not self.has(partition):
                 continue  # deleted meanwhile
-            if job is not None:
-                partition.log.end_sync(job)
-            self._advance(partition, end)
+            if partition.replica is None:
+                if job is not None:
+                    assert isinstance(job, SyncJob)
+                    partition.log.end_sync(job)
+                self.advance(partition, end)
+            elif job is not None:
+                assert self.replicas is not None
+                effects = partition.replica.end_sync(job, now)
+                self.replicas.carry_out(partition, effects, now)
 
-    def close(self) -> None:
+    def close(self, now: Instant) -> None:
         """Put everything on disk and close the logs."""
-        commit = self.take_commit()
+        commit = self.take_commit(now)
         if commit is not None:
             commit.run()
         for partition in self.all_partitions():
-            partition.log.close()
+            partition.close()
 
 
 def log_config(topics: TopicStore, topic: Topic) -> LogConfig:

@@ -23,6 +23,10 @@ class Client(msgspec.Struct, frozen=True):
     host: str
     advertised_host: str
     advertised_port: int
+    connection: int = 0
+    """Tells this broker's connections apart."""
+    redirected: dict[object, int] = msgspec.field(default_factory=dict)
+    """Until when a partition is read here though it was offered elsewhere."""
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
@@ -55,6 +59,8 @@ class Outcome(Enum):
 
     PARKED = "parked"
     """The reply comes later, under the request's token; until then the connection is mute."""
+    PENDING = "pending"
+    """The reply comes later, under the request's token; the connection is served on meanwhile."""
     NOTHING = "nothing"
     """There is no reply: the producer wanted none."""
 

@@ -35,6 +35,18 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How often old segments are looked for."""
     checkpoint_ns: int = 60 * NS_PER_S
     """With flush=none: how often logs are synced all the same, so that recovery stays short."""
+    replication: int = 3
+    """In a cluster: copies of a topic whose creator did not say, if there are so many brokers."""
+    group_partitions: int = 4
+    """In a cluster: partitions of the internal topic, each kept by one coordinator."""
+    produce_wait_ns: int = 30 * NS_PER_S
+    """In a cluster: how long a produce request waits for replicas when it was not read what its
+    client allows."""
+    produce_wait_max_ns: int = 300 * NS_PER_S
+    """Longest a produce request waits for replicas, whatever the client allows."""
+    redirect_ns: int = 300 * NS_PER_S
+    """For so long a consumer that was sent elsewhere and came back is served: as long as clients
+    keep metadata."""
     fetch_bytes_max: int = 64 << 20
     """Most record bytes in one fetch response, whatever the client asks for."""
     fetch_wait_max_ns: int = 60 * NS_PER_S

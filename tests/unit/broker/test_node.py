@@ -107,7 +107,7 @@ def test_a_disk_fault_under_a_deleted_topic_does_not_end_the_broker() -> None:
     node = Node(SAFE)
     node.create("t")
     node.produce("t", batch(b"a"))
-    commit = node.broker.take_commit()
+    commit = node.broker.take_commit(node.now)
     assert commit is not None
     (_, _, job), *_ = commit.logs
     assert job is not None
@@ -121,7 +121,7 @@ def test_a_disk_fault_under_a_deleted_topic_does_not_end_the_broker() -> None:
     deleted = node.ask(ApiKey.DELETE_TOPICS, 6, DeleteTopicsRequest([DeleteTopicState("t")]))
     assert deleted.responses[0].error_code == ErrorCode.NONE
     commit.run()
-    node.broker.committed(commit)
+    node.broker.committed(commit, node.now)
 
 
 def test_commit_puts_the_data_down_before_the_offsets_that_refer_to_it() -> None:
@@ -134,7 +134,7 @@ def test_commit_puts_the_data_down_before_the_offsets_that_refer_to_it() -> None
     assert node.broker.has_unsynced
     commit_offset(node, 2)
     order: list[str] = []
-    commit = node.broker.take_commit()
+    commit = node.broker.take_commit(node.now)
     assert commit is not None
     (_, _, job), *_ = commit.logs
     assert job is not None
@@ -201,7 +201,7 @@ def test_failed_sync_is_raised_to_the_runtime() -> None:
     node = Node(SAFE, node.files, node.logs)
     node.produce("t", batch(b"a"))
     disk.sync_fails = True
-    commit = node.broker.take_commit()
+    commit = node.broker.take_commit(node.now)
     assert commit is not None
     with pytest.raises(StorageError):
         commit.run()

@@ -34,7 +34,7 @@ class Twin:
         self.log = FaultyStorage()
         self.node = Node(settings)
         self.topic_id = self.node.create("t", 2)
-        self.node.broker.close()
+        self.node.broker.close(self.node.now)
         self.node = Node(settings, self.node.files, {(self.topic_id, 0): self.log})
         self.together: list[int] = []
         """How many requests each run had."""

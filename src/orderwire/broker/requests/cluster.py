@@ -1,11 +1,17 @@
 """Who is there and what is understood: ApiVersions, Metadata, coordinators, producer ids."""
 
+from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING
 
+from orderwire.broker.cluster import GROUPS_TOPIC, BrokerAddress, named_leader
 from orderwire.broker.error_codes import RETRIED_AT_ONCE, ErrorCode
 from orderwire.broker.partitions import LEADER_EPOCH
+from orderwire.broker.replicas import Replicas, mode_of
+from orderwire.broker.replication.settings import Mode
+from orderwire.broker.replication.view import BrokerId
 from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply, Request, reply
+from orderwire.broker.requests.changes import made_by_itself
 from orderwire.broker.topic_config import Refusal
 from orderwire.broker.topics import Topic, name_error
 from orderwire.broker.wire.api import Api
@@ -33,7 +39,7 @@ from orderwire.broker.wire.generated.metadata import (
 )
 from orderwire.broker.wire.generated.sasl_authenticate import SaslAuthenticateResponse
 from orderwire.broker.wire.generated.sasl_handshake import SaslHandshakeResponse
-from orderwire.kernel import Instant
+from orderwire.kernel import NS_PER_S, Instant
 from orderwire.kernel.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -42,6 +48,7 @@ if TYPE_CHECKING:
 _KEY_TYPE_GROUP = 0
 _NO_TRANSACTIONS = "transactions are not supported: leave transactional.id unset"
 _ENDPOINT_BROKERS = 1
+_PRODUCER_ID_WAIT_NS = 10 * NS_PER_S
 _UNSUPPORTED_ENDPOINT_TYPE = 115
 _HEAD = Struct(">ii")
 _SASL_KEYS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
@@ -84,52 +91,84 @@ def metadata(broker: "Broker", request: Request, now: Instant) -> Reply | Outcom
     body = request.body
     wanted = body.topics
     if wanted is None or (request.version == 0 and not wanted):
-        topics = [_described(broker, topic) for topic in broker.topics]
+        topics = [_described(broker, request, topic) for topic in broker.topics]
     else:
         create = body.allow_auto_topic_creation and broker.topics.auto_create
-        topics = [_wanted(broker, ask.name, ask.topic_id, create=create) for ask in wanted]
+        topics = [
+            _wanted(broker, request, ask.name, ask.topic_id, now, create=create) for ask in wanted
+        ]
     response = MetadataResponse(
         brokers=[
-            MetadataResponseBroker(
-                broker.settings.node_id,
-                request.client.advertised_host,
-                request.client.advertised_port,
-            )
+            MetadataResponseBroker(one.broker_id, one.host, one.port)
+            for one in brokers_told(broker, request)
         ],
         cluster_id=broker.cluster_id,
-        controller_id=broker.settings.node_id,
+        controller_id=_controller(broker),
         topics=topics,
     )
     hasty = any(topic.error_code in RETRIED_AT_ONCE for topic in topics)
     return reply(request, response, delay_ns=RETRY_DELAY_NS if hasty else 0)
 
 
+def brokers_told(broker: "Broker", request: Request) -> Sequence[BrokerAddress]:
+    """Every broker that lives; ourselves as this client knows us."""
+    client = request.client
+    ours = BrokerAddress(
+        BrokerId(broker.settings.node_id), client.advertised_host, client.advertised_port
+    )
+    if broker.replicas is None:
+        return (ours,)
+    return [
+        ours if one.broker_id == ours.broker_id else one
+        for one in broker.replicas.cluster.brokers()
+    ]
+
+
+def _controller(broker: "Broker") -> int:
+    if broker.replicas is None:
+        return broker.settings.node_id
+    brokers = broker.replicas.cluster.brokers()
+    return brokers[0].broker_id if brokers else -1
+
+
 def _wanted(
-    broker: "Broker", name: str | None, topic_id: bytes, *, create: bool
+    broker: "Broker",
+    request: Request,
+    name: str | None,
+    topic_id: bytes,
+    now: Instant,
+    *,
+    create: bool,
 ) -> MetadataResponseTopic:
     if name is None:
         by_id = broker.topics.by_id(bytes(topic_id))
         if by_id is None:
             error = ErrorCode.UNKNOWN_TOPIC_ID
             return MetadataResponseTopic(error_code=error, name=None, topic_id=bytes(topic_id))
-        return _described(broker, by_id)
+        return _described(broker, request, by_id)
     topic = broker.topics.get(name)
     if topic is None and create:
-        made = broker.topics.create(name, -1, {})
+        made = made_by_itself(broker, name, now)
         if isinstance(made, Refusal):
             return MetadataResponseTopic(error_code=made.error, name=name)
-        broker.open_partitions(made)
         topic = made
     if topic is None:
         error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if name_error(name) is not None:
             error = ErrorCode.INVALID_TOPIC_EXCEPTION
         return MetadataResponseTopic(error_code=error, name=name, topic_id=ZERO_UUID)
-    return _described(broker, topic)
+    return _described(broker, request, topic)
 
 
-def _described(broker: "Broker", topic: Topic) -> MetadataResponseTopic:
+def _described(broker: "Broker", request: Request, topic: Topic) -> MetadataResponseTopic:
     node = broker.settings.node_id
+    if broker.replicas is not None:
+        return MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.name == GROUPS_TOPIC,
+            partitions=_replicated(broker, broker.replicas, request, topic),
+        )
     return MetadataResponseTopic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -146,6 +185,41 @@ def _described(broker: "Broker", topic: Topic) -> MetadataResponseTopic:
     )
 
 
+def _replicated(
+    broker: "Broker", replicas: Replicas, request: Request, topic: Topic
+) -> list[MetadataResponsePartition]:
+    """Every partition with its original as leader; with lanes each client has one of its own."""
+    alive = {one.broker_id for one in replicas.cluster.brokers()}
+    lanes = mode_of(broker.topics, topic) is Mode.ACTIVE_ACTIVE_LANES
+    found = []
+    for index, members in enumerate(topic.replicas):
+        offline = tuple(member for member in members if member not in alive)
+        view = replicas.cluster.view(topic, index)
+        if view is None or view.original is None or view.original not in alive:
+            found.append(
+                MetadataResponsePartition(
+                    ErrorCode.LEADER_NOT_AVAILABLE,
+                    index,
+                    -1,
+                    -1 if view is None else view.epoch,
+                    members,
+                    () if view is None else view.isr,
+                    offline,
+                )
+            )
+            continue
+        leader = view.original
+        in_sync = [member for member in view.isr if member in alive]
+        if lanes and in_sync:
+            leader = named_leader(request.client_id, request.client.host, in_sync)
+        found.append(
+            MetadataResponsePartition(
+                ErrorCode.NONE, index, leader, view.epoch, members, view.isr, offline
+            )
+        )
+    return found
+
+
 def describe_cluster(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
     """Describe the cluster."""
     if request.body.endpoint_type != _ENDPOINT_BROKERS:
@@ -155,13 +229,10 @@ def describe_cluster(broker: "Broker", request: Request, now: Instant) -> Reply 
         return reply(request, refusal)
     response = DescribeClusterResponse(
         cluster_id=broker.cluster_id,
-        controller_id=broker.settings.node_id,
+        controller_id=_controller(broker),
         brokers=[
-            DescribeClusterBroker(
-                broker.settings.node_id,
-                request.client.advertised_host,
-                request.client.advertised_port,
-            )
+            DescribeClusterBroker(one.broker_id, one.host, one.port)
+            for one in brokers_told(broker, request)
         ],
     )
     return reply(request, response)
@@ -205,7 +276,47 @@ def init_producer_id(broker: "Broker", request: Request, now: Instant) -> Reply 
     if request.body.transactional_id is not None:
         error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return reply(request, InitProducerIdResponse(error_code=error, producer_epoch=-1))
-    return reply(request, InitProducerIdResponse(producer_id=broker.producer_ids.take()))
+    if broker.replicas is None:
+        return reply(request, InitProducerIdResponse(producer_id=broker.producer_ids.take()))
+    waiting = _ProducerIdWaiting(broker, request)
+    broker.replicas.cluster.producer_id(waiting.given)
+    if waiting.done is not None:
+        return waiting.done
+    waiting.parked = True
+    broker.park(waiting, Instant(now + _PRODUCER_ID_WAIT_NS))
+    return Outcome.PARKED
+
+
+class _ProducerIdWaiting:
+    """An idempotent producer waits for the cluster to give it an id."""
+
+    def __init__(self, broker: "Broker", request: Request) -> None:
+        self._broker = broker
+        self._request = request
+        self.done: Reply | None = None
+        self.parked = False
+
+    @property
+    def token(self) -> int:
+        return self._request.token
+
+    def given(self, result: int | Refusal) -> None:
+        if isinstance(result, Refusal):
+            response = InitProducerIdResponse(error_code=result.error, producer_epoch=-1)
+            self.done = reply(self._request, response, delay_ns=RETRY_DELAY_NS)
+        else:
+            self.done = reply(self._request, InitProducerIdResponse(producer_id=result))
+        if self.parked:
+            self._broker.finish(self, self.done)
+
+    def attempt(self, broker: "Broker", *, at_deadline: bool) -> Reply | None:
+        if at_deadline and self.done is None:
+            self.parked = False
+            self.given(Refusal(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no producer id came in time"))
+        return self.done
+
+    def leave(self) -> None:
+        self.parked = False
 
 
 def sasl_handshake(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:

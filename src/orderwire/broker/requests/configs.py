@@ -2,12 +2,14 @@
 
 from collections.abc import Collection, Iterator
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.replies import Outcome, Reply, Request, reply
+from orderwire.broker.requests.changes import Part, carried_out
 from orderwire.broker.topic_config import TOPIC_KEYS, ConfigSource, ConfigType, Refusal
 from orderwire.broker.topics import Topic
 from orderwire.broker.wire.generated.describe_configs import (
@@ -26,6 +28,10 @@ from orderwire.kernel import NS_PER_MS, Instant
 
 if TYPE_CHECKING:
     from orderwire.broker.node import Broker
+
+
+_MODE = "orderwire.mode"
+_ALTER_WAIT_MS = 30_000
 
 
 class Resource(IntEnum):
@@ -141,7 +147,12 @@ def _broker_entries(broker: "Broker") -> Iterator[_Entry]:
             ConfigType.INT,
             "Partitions of a topic whose creator did not say.",
         ),
-        ("default.replication.factor", "1", ConfigType.INT, "Copies of a new topic."),
+        (
+            "default.replication.factor",
+            "1" if broker.replicas is None else str(settings.replication),
+            ConfigType.INT,
+            "Copies of a new topic.",
+        ),
         (
             "group.initial.rebalance.delay.ms",
             str(settings.groups.initial_rebalance_delay_ns // NS_PER_MS),
@@ -170,18 +181,26 @@ def _broker_entries(broker: "Broker") -> Iterator[_Entry]:
 
 def incremental_alter_configs(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
     """Set topic keys, or give them back to the default."""
-    results = []
-    for ask in request.body.resources:
-        refusal = _altered(broker, ask, dry_run=request.body.validate_only)
-        error = ErrorCode.NONE if refusal is None else refusal.error
-        message = None if refusal is None else refusal.message
-        results.append(
-            AlterConfigsResourceResponse(error, message, ask.resource_type, ask.resource_name)
+    asked = request.body.resources
+    parts: list[Part] = [_altered(broker, ask, dry_run=request.body.validate_only) for ask in asked]
+
+    def respond(results: list[Refusal | None]) -> IncrementalAlterConfigsResponse:
+        return IncrementalAlterConfigsResponse(
+            responses=[
+                AlterConfigsResourceResponse(
+                    ErrorCode.NONE if refusal is None else refusal.error,
+                    None if refusal is None else refusal.message,
+                    ask.resource_type,
+                    ask.resource_name,
+                )
+                for ask, refusal in zip(asked, results, strict=True)
+            ]
         )
-    return reply(request, IncrementalAlterConfigsResponse(responses=results))
+
+    return carried_out(broker, request, parts, respond, _ALTER_WAIT_MS, now)
 
 
-def _altered(broker: "Broker", ask: AlterConfigsResource, *, dry_run: bool) -> Refusal | None:
+def _altered(broker: "Broker", ask: AlterConfigsResource, *, dry_run: bool) -> Part:
     if ask.resource_type != Resource.TOPIC:
         message = "only topics can be configured while the broker runs"
         return Refusal(ErrorCode.INVALID_REQUEST, message)
@@ -208,9 +227,16 @@ def _altered(broker: "Broker", ask: AlterConfigsResource, *, dry_run: bool) -> R
             message = f"config operation {config.config_operation} is unknown"
             return Refusal(ErrorCode.INVALID_REQUEST, message)
         changes[config.name] = value
-    changed = broker.topics.configure(topic, changes, dry_run=dry_run)
+    replicas = broker.replicas
+    if replicas is not None and changes.get(_MODE, topic.configs.get(_MODE)) != topic.configs.get(
+        _MODE
+    ):
+        return Refusal(ErrorCode.INVALID_CONFIG, f"{_MODE} is chosen when a topic is made")
+    changed = broker.topics.configure(topic, changes, dry_run=dry_run or replicas is not None)
     if isinstance(changed, Refusal):
         return changed
+    if replicas is not None:
+        return None if dry_run else partial(replicas.cluster.change, changed)
     if not dry_run:
         broker.reconfigure(changed)
     return None

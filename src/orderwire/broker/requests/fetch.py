@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from orderwire.broker.error_codes import RETRIED_AT_ONCE, ErrorCode
 from orderwire.broker.log import Refused, StorageError
-from orderwire.broker.partitions import LEADER_EPOCH, Partition
+from orderwire.broker.partitions import Partition
+from orderwire.broker.replication.settings import Mode
 from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply, Request, reply_of_parts
 from orderwire.broker.wire.generated.fetch import (
     FetchableTopicResponse,
@@ -26,27 +27,32 @@ if TYPE_CHECKING:
 _BY_ID_FROM = 13
 """First version that names topics by id."""
 _READ_COMMITTED = 1
+_PREFERRED_FROM = 11
+"""First version in which a consumer can be sent to another replica."""
 
 
 def fetch(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
     """Send what there is, or wait until there is enough."""
-    plan = FetchPlan(broker, request)
+    plan = FetchPlan(broker, request, now)
     wait_ns = min(request.body.max_wait_ms * NS_PER_MS, broker.settings.fetch_wait_max_ns)
     done = plan.attempt(broker, at_deadline=wait_ns <= 0)
     if done is not None:
         return done
     plan.join()
-    broker.park_fetch(plan, Instant(now + wait_ns))
+    broker.park(plan, Instant(now + wait_ns))
+    plan.want(broker, now)
     return Outcome.PARKED
 
 
 class FetchPlan:
     """One fetch request with the partitions that it means."""
 
-    __slots__ = ("_topics", "request")
+    __slots__ = ("_elsewhere", "_topics", "request")
 
-    def __init__(self, broker: "Broker", request: Request) -> None:
+    def __init__(self, broker: "Broker", request: Request, now: Instant) -> None:
         self.request = request
+        self._elsewhere: dict[Partition, int] = {}
+        """Partitions that the consumer shall read at another broker."""
         by_id = request.version >= _BY_ID_FROM
         self._topics: list[tuple[str, bytes, list[tuple[FetchPartition, Partition | None]]]] = []
         count = 0
@@ -61,6 +67,51 @@ class FetchPlan:
         limit = broker.settings.fetch_partitions_max
         if count > limit:
             raise RemoteProtocolError(f"a fetch of {count} partitions; at most {limit} are served")
+        if broker.replicas is not None and request.version >= _PREFERRED_FROM:
+            self._redirect(broker, now)
+
+    @property
+    def token(self) -> int:
+        """The runtime's name for the request."""
+        return self.request.token
+
+    def _redirect(self, broker: "Broker", now: Instant) -> None:
+        """As original of active-active partitions, send consumers to the in-sync members in turn.
+
+        Once: who comes back over the same connection is served here for a while.  [S004:6.2.3]
+        """
+        redirected = self.request.client.redirected
+        replicas = broker.replicas
+        assert replicas is not None
+        for _, _, asked in self._topics:
+            for _, partition in asked:
+                if (
+                    partition is None
+                    or partition.mode is not Mode.ACTIVE_ACTIVE
+                    or redirected.get(partition, 0) > now
+                    or not replicas.is_original(partition)
+                ):
+                    continue
+                redirected[partition] = now + broker.settings.redirect_ns
+                readers = replicas.readers(partition)
+                if readers:
+                    reader = readers[partition.readers_turn % len(readers)]
+                    partition.readers_turn += 1
+                    if reader != replicas.me:
+                        self._elsewhere[partition] = reader
+
+    def want(self, broker: "Broker", now: Instant) -> None:
+        """Tell the replicas whose high watermark this fetch waits at.  [S004:R9]"""
+        if broker.replicas is None:
+            return
+        for _, _, asked in self._topics:
+            for ask, partition in asked:
+                if (
+                    partition is not None
+                    and partition.replica is not None
+                    and ask.fetch_offset >= partition.high_watermark
+                ):
+                    broker.replicas.wanted(partition, now)
 
     def join(self) -> None:
         """Wait at every partition."""
@@ -87,7 +138,9 @@ class FetchPlan:
         for name, topic_id, asked in self._topics:
             answers: list[PartitionData] = []
             for ask, partition in asked:
-                answer = self._read(broker, ask, partition, left, first=total == 0)
+                answer = self._read(
+                    broker, name, ask, partition, left, first=total == 0, at_deadline=at_deadline
+                )
                 if answer.error_code:
                     failed = True
                     hasty = hasty or answer.error_code in RETRIED_AT_ONCE
@@ -97,7 +150,9 @@ class FetchPlan:
                     left -= size
                 answers.append(answer)
             responses.append(FetchableTopicResponse(name, topic_id, answers))
-        if not (at_deadline or failed or total >= body.min_bytes or not responses):
+        if not (
+            at_deadline or failed or self._elsewhere or total >= body.min_bytes or not responses
+        ):
             return None
         parts = encode_fetch_response_parts(
             FetchResponse(responses=responses), self.request.version
@@ -108,29 +163,38 @@ class FetchPlan:
     def _read(
         self,
         broker: "Broker",
+        topic: str,
         ask: FetchPartition,
         partition: Partition | None,
         left: int,
         *,
         first: bool,
+        at_deadline: bool,
     ) -> PartitionData:
         """Read one partition.
 
         The first one that has data gives at least one whole batch, whatever the limits say: a
         consumer whose limit is smaller than a batch must not stand still.
         """
-        if partition is None or broker.partition(partition.topic, partition.index) is not partition:
+        if partition is None or not broker.has(partition):
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if self.request.version >= _BY_ID_FROM and partition is None:
-                error = ErrorCode.UNKNOWN_TOPIC_ID
+            if partition is None:
+                error = broker.missing(topic, ask.partition)
+                if not topic and self.request.version >= _BY_ID_FROM:
+                    error = ErrorCode.UNKNOWN_TOPIC_ID
             return PartitionData(ask.partition, error, -1, records=b"")
         log = partition.log
-        error = _position_error(ask, partition)
+        error = _position_error(broker, ask, partition, at_deadline=at_deadline)
         if error is not ErrorCode.NONE:
             return PartitionData(ask.partition, error, -1, records=b"")
         high = partition.high_watermark
         records: Part = b""
-        limit = min(ask.partition_max_bytes, left)
+        elsewhere = self._elsewhere.get(partition, -1)
+        if elsewhere >= 0:  # records beside it would be dropped by some clients
+            limit = 0
+            first = False
+        else:
+            limit = min(ask.partition_max_bytes, left)
         if ask.fetch_offset < high and (first or limit > 0):
             try:
                 read = log.read(ask.fetch_offset, max(limit, 0), high)
@@ -148,16 +212,30 @@ class FetchPlan:
             high,
             log.start_offset,
             aborted_transactions=() if committed else None,
+            preferred_read_replica=elsewhere,
             records=records,
         )
 
 
-def _position_error(ask: FetchPartition, partition: Partition) -> ErrorCode:
-    epoch = ask.current_leader_epoch
-    if epoch >= 0 and epoch != LEADER_EPOCH:
-        if epoch < LEADER_EPOCH:
-            return ErrorCode.FENCED_LEADER_EPOCH
-        return ErrorCode.UNKNOWN_LEADER_EPOCH
+def _position_error(
+    broker: "Broker", ask: FetchPartition, partition: Partition, *, at_deadline: bool
+) -> ErrorCode:
+    error = partition.epoch_error(ask.current_leader_epoch)
+    if error is not ErrorCode.NONE:
+        return error
+    replica = partition.replica
+    if replica is not None:
+        if not replica.serves_fetch:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if ask.fetch_offset < partition.log.start_offset:
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        if ask.fetch_offset <= partition.high_watermark:
+            return ErrorCode.NONE
+        if replica.takes_produce and ask.fetch_offset > replica.assigned_end:
+            assert broker.replicas is not None
+            if broker.replicas.is_original(partition):  # nobody else knows where the log ends
+                return ErrorCode.OFFSET_OUT_OF_RANGE
+        return ErrorCode.OFFSET_NOT_AVAILABLE if at_deadline else ErrorCode.NONE
     if not partition.log.start_offset <= ask.fetch_offset <= partition.log.end_offset:
         return ErrorCode.OFFSET_OUT_OF_RANGE
     return ErrorCode.NONE

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING
 from orderwire.broker.error_codes import RETRIED_AT_ONCE, ErrorCode
 from orderwire.broker.log import Appended, Refused, StorageError
 from orderwire.broker.partitions import LEADER_EPOCH, Partition
-from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply, Request, framed, reply
+from orderwire.broker.replies import RETRY_DELAY_NS, Client, Outcome, Reply, Request, framed, reply
+from orderwire.broker.requests.changes import made_by_itself
+from orderwire.broker.requests.produce_waiting import (
+    ProduceWaiting,
+    SingleWaiting,
+    produced,
+    refusal,
+)
 from orderwire.broker.topic_config import Refusal
 from orderwire.broker.wire.apis import API_BY_KEY, ApiKey
 from orderwire.broker.wire.generated.produce import (
@@ -41,23 +48,28 @@ def produce(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome
     """
     body = request.body
     acks = body.acks
-    refusal = ErrorCode.NONE
+    whole = ErrorCode.NONE
     if acks not in _ACKS:
-        refusal = ErrorCode.INVALID_REQUIRED_ACKS
+        whole = ErrorCode.INVALID_REQUIRED_ACKS
     elif body.transactional_id is not None:
-        refusal = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        whole = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     by_id = request.version >= BY_ID_FROM
-    responses = []
+    responses: list[TopicProduceResponse] = []
+    waiting = ProduceWaiting(broker, request, responses)
     failed = hasty = appended = False
     for topic in body.topic_data:
-        name, missing = _topic_name(broker, topic, by_id=by_id)
-        answers = []
+        name, missing = _topic_name(broker, topic, now, by_id=by_id)
+        answers: list[PartitionProduceResponse] = []
         for data in topic.partition_data:
             partition = broker.partition(name, data.index)
-            if refusal is not ErrorCode.NONE:
-                answer = PartitionProduceResponse(data.index, refusal, -1)
+            if whole is not ErrorCode.NONE:
+                answer = PartitionProduceResponse(data.index, whole, -1)
             elif partition is None:
-                answer = PartitionProduceResponse(data.index, missing, -1)
+                error = missing or broker.missing(name, data.index)
+                answer = PartitionProduceResponse(data.index, error, -1)
+            elif partition.replica is not None and data.records:
+                waiting.ask(partition, answers, data.records, now)
+                continue
             else:
                 answer = _append(broker, partition, data, now)
             if answer.error_code:
@@ -71,23 +83,31 @@ def produce(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome
         if failed:
             raise RemoteProtocolError("a produce request with acks=0 could not be carried out")
         return Outcome.NOTHING
+    if waiting.missing:
+        waiting.complete = True
+        wait_ns = min(max(body.timeout_ms, 1) * NS_PER_MS, broker.settings.produce_wait_max_ns)
+        broker.park(waiting, Instant(now + wait_ns))
+        return Outcome.PENDING
+    if broker.replicas is not None:
+        return waiting.reply()
     delay_ns = RETRY_DELAY_NS if hasty else 0
     return reply(request, ProduceResponse(responses), durable=appended, delay_ns=delay_ns)
 
 
-def _topic_name(broker: "Broker", topic: TopicProduceData, *, by_id: bool) -> tuple[str, ErrorCode]:
-    """Return the topic's name, and the error when it or the partition is missing."""
+def _topic_name(
+    broker: "Broker", topic: TopicProduceData, now: Instant, *, by_id: bool
+) -> tuple[str, ErrorCode]:
+    """Return the topic's name, and what to say if it is missing; NONE: only a partition may be."""
     if by_id:
         found = broker.topics.by_id(bytes(topic.topic_id))
         if found is None:
             return "", ErrorCode.UNKNOWN_TOPIC_ID
-        return found.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return found.name, ErrorCode.NONE
     if broker.topics.get(topic.name) is None and broker.topics.auto_create:
-        made = broker.topics.create(topic.name, -1, {})
+        made = made_by_itself(broker, topic.name, now)
         if isinstance(made, Refusal):
             return topic.name, made.error
-        broker.open_partitions(made)
-    return topic.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return topic.name, ErrorCode.NONE
 
 
 def body_at(data: memoryview, version: int, client_id_bytes: int) -> int | None:
@@ -106,8 +126,10 @@ def produce_single(
     version: int,
     correlation_id: int,
     client_id_bytes: int,
+    client: Client,
+    token: int,
     now: Instant,
-) -> Reply | None:
+) -> Reply | Outcome | None:
     """Serve the simple request: one topic, one partition, a reply.  None: go the general way.
 
     `data` is the frame, whose client id has this length.  Nothing has happened when it returns
@@ -132,6 +154,14 @@ def produce_single(
     partition = broker.partition(name, index)
     if partition is None or not records or acks not in ACKS_WITH_REPLY:
         return None
+    if partition.replica is not None:
+        waiting = SingleWaiting(broker, token, version, correlation_id, topic, partition)
+        waiting.ask(client.connection, records, acks, now)
+        if waiting.done is not None:
+            return waiting.done
+        waiting.parked = True
+        broker.park(waiting, Instant(now + broker.settings.produce_wait_ns))
+        return Outcome.PENDING
     try:
         done = partition.log.append(records, LEADER_EPOCH, now // NS_PER_MS)
     except StorageError as error:
@@ -145,7 +175,7 @@ def produce_single(
         return Reply([frame], len(frame), True)
     by_name = version < BY_ID_FROM
     answer = TopicProduceResponse(
-        name if by_name else "", b"" if by_name else topic, [_refusal(index, done)]
+        name if by_name else "", b"" if by_name else topic, [refusal(index, done)]
     )
     delay_ns = RETRY_DELAY_NS if done.error in RETRIED_AT_ONCE else 0
     return framed(
@@ -169,14 +199,6 @@ def _append(
         done = partition.log.append(data.records, LEADER_EPOCH, now // NS_PER_MS)
     except StorageError as error:
         done = Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-    if isinstance(done, Refused):
-        return _refusal(data.index, done)
-    if not done.duplicate:
+    if isinstance(done, Appended) and not done.duplicate:
         broker.appended(partition)
-    return PartitionProduceResponse(
-        data.index, ErrorCode.NONE, done.base_offset, -1, partition.log.start_offset
-    )
-
-
-def _refusal(index: int, refused: Refused) -> PartitionProduceResponse:
-    return PartitionProduceResponse(index, refused.error, -1, error_message=refused.message)
+    return produced(partition, done)

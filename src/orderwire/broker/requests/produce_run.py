@@ -57,7 +57,7 @@ def produce_run(
     run.  None: not even the first is usual; nothing has happened.
     """
     partition = _partition(broker, shape)
-    if partition is None:
+    if partition is None or partition.replica is not None:
         return None
     log = partition.log
     now_ms = now // NS_PER_MS

@@ -1,9 +1,11 @@
 """Topics on the wire: create, delete, more partitions."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from orderwire.broker.error_codes import ErrorCode
-from orderwire.broker.replies import Outcome, Reply, Request, reply
+from orderwire.broker.replies import Outcome, Reply, Request
+from orderwire.broker.requests.changes import Part, carried_out, creation, with_replicas
 from orderwire.broker.topic_config import TOPIC_KEYS, Refusal
 from orderwire.broker.topics import Topic
 from orderwire.broker.wire.codec import ZERO_UUID
@@ -36,34 +38,62 @@ def create_topics(broker: "Broker", request: Request, now: Instant) -> Reply | O
     """Make topics, or only say whether they could be made."""
     body = request.body
     names = [one.name for one in body.topics]
-    results = []
+    checked: list[Topic | Refusal] = []
+    parts: list[Part] = []
     for one in body.topics:
         if names.count(one.name) > 1:
             made: Topic | Refusal = Refusal(ErrorCode.INVALID_REQUEST, _TWICE.format(one.name))
         else:
-            made = _create(broker, one, dry_run=body.validate_only)
-        results.append(_created(broker, one.name, made))
-    return reply(request, CreateTopicsResponse(topics=results))
+            made = _checked(broker, one)
+        checked.append(made)
+        if isinstance(made, Refusal):
+            parts.append(made)
+        elif body.validate_only:
+            parts.append(None)
+        else:
+            parts.append(_making(broker, made, now))
+
+    def respond(results: list[Refusal | None]) -> CreateTopicsResponse:
+        return CreateTopicsResponse(
+            topics=[
+                _created(broker, name, made if refusal is None else refusal)
+                for name, made, refusal in zip(names, checked, results, strict=True)
+            ]
+        )
+
+    return carried_out(broker, request, parts, respond, body.timeout_ms, now)
 
 
-def _create(broker: "Broker", ask: CreatableTopic, *, dry_run: bool) -> Topic | Refusal:
+def _making(broker: "Broker", topic: Topic, now: Instant) -> Part:
+    if broker.replicas is not None:
+        return creation(broker, topic)
+    broker.topics.take(topic)
+    broker.open_partitions(topic, now)
+    return None
+
+
+def _checked(broker: "Broker", ask: CreatableTopic) -> Topic | Refusal:
+    """Return the topic as it would be made."""
+    alone = broker.replicas is None
     partitions = ask.num_partitions
+    assigned: list[tuple[int, ...]] = []
     if ask.assignments:
-        assigned = {one.partition_index: tuple(one.broker_ids) for one in ask.assignments}
-        partitions = len(assigned)
-        if ask.num_partitions not in (-1, partitions) or ask.replication_factor not in (
-            -1,
-            _REPLICAS,
-        ):
+        by_index = {one.partition_index: tuple(one.broker_ids) for one in ask.assignments}
+        partitions = len(by_index)
+        allowed = (-1, _REPLICAS) if alone else (-1,)
+        if ask.num_partitions not in (-1, partitions) or ask.replication_factor not in allowed:
             message = "partition count and replication factor must be -1 beside an assignment"
             return Refusal(ErrorCode.INVALID_REQUEST, message)
         here = (broker.settings.node_id,)
-        if sorted(assigned) != list(range(partitions)) or any(
-            brokers != here for brokers in assigned.values()
+        if sorted(by_index) != list(range(partitions)) or (
+            alone and any(brokers != here for brokers in by_index.values())
         ):
-            message = f"partitions must be 0 … n-1, each on broker {broker.settings.node_id} alone"
+            message = "partitions must be 0 … n-1"
+            if alone:
+                message += f", each on broker {broker.settings.node_id} alone"
             return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-    elif ask.replication_factor not in (-1, _REPLICAS):
+        assigned = [by_index[index] for index in range(partitions)]
+    elif alone and ask.replication_factor not in (-1, _REPLICAS):
         message = f"replication factor {ask.replication_factor}: there is one broker"
         return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, message)
     configs: dict[str, str] = {}
@@ -71,10 +101,10 @@ def _create(broker: "Broker", ask: CreatableTopic, *, dry_run: bool) -> Topic | 
         if config.value is None:
             return Refusal(ErrorCode.INVALID_CONFIG, f"no value for config {config.name!r}")
         configs[config.name] = config.value
-    made = broker.topics.create(ask.name, partitions, configs, dry_run=dry_run)
-    if isinstance(made, Topic) and not dry_run:
-        broker.open_partitions(made)
-    return made
+    made = broker.topics.create(ask.name, partitions, configs, dry_run=True)
+    if alone or isinstance(made, Refusal):
+        return made
+    return with_replicas(broker, made, ask.replication_factor, assigned)
 
 
 def _created(broker: "Broker", name: str, made: Topic | Refusal) -> CreatableTopicResult:
@@ -84,10 +114,10 @@ def _created(broker: "Broker", name: str, made: Topic | Refusal) -> CreatableTop
         )
     return CreatableTopicResult(
         name=name,
-        topic_id=made.topic_id if broker.topics.get(name) is made else ZERO_UUID,
+        topic_id=made.topic_id if broker.topics.by_id(made.topic_id) is not None else ZERO_UUID,
         error_message=None,
         num_partitions=made.partitions,
-        replication_factor=_REPLICAS,
+        replication_factor=len(made.replicas[0]) if made.replicas else _REPLICAS,
         configs=[
             CreatableTopicConfigs(
                 key, broker.topics.config(made, key), False, broker.topics.config_source(made, key)
@@ -103,7 +133,8 @@ def delete_topics(broker: "Broker", request: Request, now: Instant) -> Reply | O
     asked = body.topics
     if request.version < 6:
         asked = [DeleteTopicState(name=name) for name in body.topic_names]
-    results = []
+    parts: list[Part] = []
+    named: list[tuple[str | None, bytes]] = []
     for ask in asked:
         by_name = ask.name is not None
         topic = broker.topics.get(ask.name) if by_name else broker.topics.by_id(bytes(ask.topic_id))
@@ -111,44 +142,81 @@ def delete_topics(broker: "Broker", request: Request, now: Instant) -> Reply | O
             error = ErrorCode.UNKNOWN_TOPIC_ID
             if by_name:
                 error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            results.append(DeletableTopicResult(ask.name, bytes(ask.topic_id), error))
+            parts.append(Refusal(error, ""))
+            named.append((ask.name, bytes(ask.topic_id)))
             continue
-        broker.topics.delete(topic)
-        broker.close_partitions(topic)
-        results.append(DeletableTopicResult(topic.name, topic.topic_id))
-    return reply(request, DeleteTopicsResponse(responses=results))
+        named.append((topic.name, topic.topic_id))
+        if broker.replicas is not None:
+            parts.append(partial(broker.replicas.cluster.delete, topic))
+        else:
+            broker.topics.delete(topic)
+            broker.close_partitions(topic)
+            parts.append(None)
+
+    def respond(results: list[Refusal | None]) -> DeleteTopicsResponse:
+        return DeleteTopicsResponse(
+            responses=[
+                DeletableTopicResult(
+                    name, topic_id, ErrorCode.NONE if refusal is None else refusal.error
+                )
+                for (name, topic_id), refusal in zip(named, results, strict=True)
+            ]
+        )
+
+    return carried_out(broker, request, parts, respond, body.timeout_ms, now)
 
 
 def create_partitions(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
     """Give topics more partitions, or only say whether that could be done."""
-    names = [one.name for one in request.body.topics]
-    results = []
-    for one in request.body.topics:
+    body = request.body
+    names = [one.name for one in body.topics]
+    parts: list[Part] = []
+    for one in body.topics:
         if names.count(one.name) > 1:
             grown: Topic | Refusal = Refusal(ErrorCode.INVALID_REQUEST, _TWICE.format(one.name))
         else:
-            grown = _grow(broker, one, dry_run=request.body.validate_only)
+            grown = _grown(broker, one)
         if isinstance(grown, Refusal):
-            results.append(CreatePartitionsTopicResult(one.name, grown.error, grown.message))
+            parts.append(grown)
+        elif body.validate_only:
+            parts.append(None)
+        elif broker.replicas is not None:
+            parts.append(partial(broker.replicas.cluster.change, grown))
         else:
-            results.append(CreatePartitionsTopicResult(one.name))
-    return reply(request, CreatePartitionsResponse(results=results))
+            broker.topics.take(grown)
+            broker.open_partitions(grown, now)
+            parts.append(None)
+
+    def respond(results: list[Refusal | None]) -> CreatePartitionsResponse:
+        return CreatePartitionsResponse(
+            results=[
+                CreatePartitionsTopicResult(name)
+                if refusal is None
+                else CreatePartitionsTopicResult(name, refusal.error, refusal.message)
+                for name, refusal in zip(names, results, strict=True)
+            ]
+        )
+
+    return carried_out(broker, request, parts, respond, body.timeout_ms, now)
 
 
-def _grow(broker: "Broker", ask: CreatePartitionsTopic, *, dry_run: bool) -> Topic | Refusal:
+def _grown(broker: "Broker", ask: CreatePartitionsTopic) -> Topic | Refusal:
+    """Return the topic as it would be."""
     topic = broker.topics.get(ask.name)
     if topic is None:
         message = f"there is no topic {ask.name!r}"
         return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+    alone = broker.replicas is None
+    new = ask.count - topic.partitions
+    assigned = [] if ask.assignments is None else [list(one.broker_ids) for one in ask.assignments]
     if ask.assignments is not None:
         here = [broker.settings.node_id]
-        new = ask.count - topic.partitions
-        if len(ask.assignments) != new or any(
-            list(one.broker_ids) != here for one in ask.assignments
-        ):
-            message = f"{new} new partitions must each be on broker {here[0]} alone"
+        if len(assigned) != new or (alone and any(brokers != here for brokers in assigned)):
+            message = f"{new} new partitions must each have their brokers"
+            if alone:
+                message = f"{new} new partitions must each be on broker {here[0]} alone"
             return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-    grown = broker.topics.grow(topic, ask.count, dry_run=dry_run)
-    if isinstance(grown, Topic) and not dry_run:
-        broker.open_partitions(grown)
-    return grown
+    grown = broker.topics.grow(topic, ask.count, dry_run=True)
+    if alone or isinstance(grown, Refusal):
+        return grown
+    return with_replicas(broker, grown, len(topic.replicas[0]), assigned)

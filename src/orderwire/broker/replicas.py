@@ -1,0 +1,303 @@
+"""The replicas at one broker: who asks them, when they are due, and what becomes of their effects.
+
+A broker that is alone has none of this.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import msgspec
+
+from orderwire.broker.cluster import Cluster
+from orderwire.broker.log import Appended, LogConfig, Refused
+from orderwire.broker.partitions import Partition
+from orderwire.broker.replication.effects import Advance, Answer, Effects, Note, Recovered, Sync
+from orderwire.broker.replication.replica import Replica
+from orderwire.broker.replication.settings import (
+    Coordination,
+    Distribution,
+    HolePolicy,
+    Mode,
+    OrphanPolicy,
+    ReplicationSettings,
+)
+from orderwire.broker.replication.view import BrokerId, PartitionView
+from orderwire.broker.topics import Topic, TopicStore
+from orderwire.broker.wire.parts import Buffer
+from orderwire.kernel import NS_PER_MS, Instant
+
+if TYPE_CHECKING:
+    from orderwire.broker.node import Broker
+
+
+class ReplicaOf(msgspec.Struct, frozen=True, kw_only=True):
+    """Which replica to open."""
+
+    topic: Topic
+    index: int
+    log: LogConfig
+    mode: Mode
+    settings: ReplicationSettings
+
+
+OpenReplica: TypeAlias = Callable[[ReplicaOf], Replica]
+"""Opens (or makes) this broker's replica of one partition.  Raises StorageError."""
+
+
+class Asker(Protocol):
+    """A request that waits for replicas' answers."""
+
+    def answered(self, position: int, result: Appended | Refused) -> None:
+        """Take the answer that was asked for under this position."""
+        ...
+
+
+class Replicas:
+    """Every replica at this broker."""
+
+    def __init__(self, broker: "Broker", cluster: Cluster, open_replica: OpenReplica) -> None:
+        self.cluster = cluster
+        self.me = cluster.me
+        self._broker = broker
+        self._open = open_replica
+        self._asked: dict[int, tuple[Asker, int]] = {}
+        self._next_number = count(1).__next__
+        self._due: list[tuple[Instant, int, Partition]] = []
+        self._connected: set[BrokerId] = set()
+        self.creating: set[str] = set()
+        """Topics that are being made because somebody asked for them."""
+        self._unready: dict[bytes, list[Callable[[], None]]] = {}
+        self.recovered: Callable[[Partition, Instant], None] | None = None
+        """Told of partitions of the internal topic that we may write to."""
+
+    # -- requests ---------------------------------------------------------------------------
+
+    def produce(
+        self,
+        partition: Partition,
+        asker: Asker,
+        position: int,
+        connection: int,
+        records: Buffer,
+        acks: int,
+        now: Instant,
+    ) -> int:
+        """Hand batches to a replica; returns the number to `forget` them by.
+
+        `asker.answered` may be called before this returns.
+        """
+        assert partition.replica is not None
+        number = self._next_number()
+        self._asked[number] = (asker, position)
+        effects = partition.replica.produce(number, connection, records, acks, now)
+        self.carry_out(partition, effects, now)
+        return number
+
+    def forget(self, partition: Partition, number: int) -> None:
+        """Nobody waits for this answer any more."""
+        if self._asked.pop(number, None) is not None and partition.replica is not None:
+            partition.replica.forget(number)
+
+    def wanted(self, partition: Partition, now: Instant) -> None:
+        """A fetch waits at this partition's high watermark."""
+        if partition.replica is not None:
+            self.carry_out(partition, partition.replica.wanted(now), now)
+
+    def carry_out(self, partition: Partition, effects: Effects, now: Instant) -> None:
+        """Do what a replica asks for, in its order."""
+        broker = self._broker
+        for effect in effects:
+            kind = type(effect)
+            if kind is Answer:
+                asked = self._asked.pop(effect.token, None)  # type: ignore[union-attr]
+                if asked is not None:
+                    asked[0].answered(asked[1], effect.result)  # type: ignore[union-attr]
+            elif kind is Advance:
+                broker.advance(partition, effect.high_watermark)  # type: ignore[union-attr]
+            elif kind is Sync:
+                broker.dirty(partition)
+            else:
+                self.cluster.carry_out(partition.of, partition.index, effect)
+                if (
+                    kind is Note
+                    and type(effect.event) is Recovered  # type: ignore[union-attr]
+                    and self.recovered is not None
+                ):
+                    self.recovered(partition, now)
+        self._arm(partition)
+
+    # -- time -------------------------------------------------------------------------------
+
+    def _arm(self, partition: Partition) -> None:
+        assert partition.replica is not None
+        when = partition.replica.next_deadline()
+        if when is not None and (partition.armed is None or when < partition.armed):
+            partition.armed = when
+            heapq.heappush(self._due, (when, self._next_number(), partition))
+
+    def next_deadline(self) -> Instant | None:
+        """When `wake` is next due."""
+        return self._due[0][0] if self._due else None
+
+    def wake(self, now: Instant) -> None:
+        """Act on every deadline at or before `now`, each once."""
+        due = []
+        while self._due and self._due[0][0] <= now:
+            when, _, partition = heapq.heappop(self._due)
+            if partition.armed == when:
+                partition.armed = None
+                due.append(partition)
+        for partition in due:
+            if partition.replica is not None and self._broker.has(partition):
+                self.carry_out(partition, partition.replica.wake(now), now)
+
+    # -- what the cluster tells -------------------------------------------------------------
+
+    def open(self, topic: Topic, index: int) -> Partition | None:
+        """Open this broker's replica of a partition; None when it has none."""
+        members = topic.replicas[index]
+        if self.me not in members:
+            return None
+        topics = self._broker.topics
+        mode = mode_of(topics, topic)
+        replica = self._open(
+            ReplicaOf(
+                topic=topic,
+                index=index,
+                log=self._broker.log_config(topic),
+                mode=mode,
+                settings=replication_settings(topics, topic, len(members)),
+            )
+        )
+        return Partition(topic, index, replica.log, replica, mode)
+
+    def begin(self, partition: Partition, now: Instant) -> None:
+        """Tell a replica that was just opened what is known."""
+        assert partition.replica is not None
+        for broker in sorted(self._connected):
+            if broker in partition.of.replicas[partition.index]:
+                self.carry_out(partition, partition.replica.connected(broker, now), now)
+        view = self.cluster.view(partition.of, partition.index)
+        if view is not None:
+            self.carry_out(partition, partition.replica.viewed(view, now), now)
+        self._arm(partition)
+
+    def viewed(self, topic_id: bytes, index: int, view: PartitionView, now: Instant) -> None:
+        """Take the view of a partition, here or elsewhere."""
+        partition = self._found(topic_id, index)
+        if partition is not None and partition.replica is not None:
+            self.carry_out(partition, partition.replica.viewed(view, now), now)
+        self._look_ready(topic_id)
+
+    def session_lost(self, now: Instant) -> None:
+        """Stop being original of anything, at once.  [S004:4.6]"""
+        for partition, replica in self._all():
+            self.carry_out(partition, replica.session_lost(now), now)
+
+    def connected(self, other: BrokerId, now: Instant) -> None:
+        """A connection to another broker is there."""
+        self._connected.add(other)
+        for partition, replica in self._all():
+            if other in partition.of.replicas[partition.index]:
+                self.carry_out(partition, replica.connected(other, now), now)
+
+    def disconnected(self, other: BrokerId, now: Instant) -> None:
+        """It broke, or the broker has gone."""
+        self._connected.discard(other)
+        for partition, replica in self._all():
+            if other in partition.of.replicas[partition.index]:
+                self.carry_out(partition, replica.disconnected(other, now), now)
+
+    def locked(self, topic_id: bytes, index: int, now: Instant) -> None:
+        """Somebody asks for a round by `lock/<id>`."""
+        partition = self._found(topic_id, index)
+        if partition is not None and partition.replica is not None:
+            self.carry_out(partition, partition.replica.locked(now), now)
+
+    def sync_end_seen(
+        self, topic_id: bytes, index: int, end: int, epoch: int, round_number: int, now: Instant
+    ) -> None:
+        """A partition's `syncEnd` was written."""
+        partition = self._found(topic_id, index)
+        if partition is not None and partition.replica is not None:
+            effects = partition.replica.sync_end_seen(end, epoch, round_number, now)
+            self.carry_out(partition, effects, now)
+
+    def receive(
+        self, topic_id: bytes, index: int, source: BrokerId, message: msgspec.Struct, now: Instant
+    ) -> None:
+        """Take a message of another broker's replica.  Raises RemoteProtocolError.
+
+        Of a topic that we do not know (yet, or any more) it is dropped: the sender is told of us
+        when we have opened it, by a new connection or by its own time limits.
+        """
+        partition = self._found(topic_id, index)
+        if partition is not None and partition.replica is not None:
+            self.carry_out(partition, partition.replica.receive(source, message, now), now)
+
+    def when_ready(self, topic: Topic, then: Callable[[], None]) -> None:
+        """Call back when a new topic is known here and each partition has an original."""
+        self._unready.setdefault(topic.topic_id, []).append(then)
+        self._look_ready(topic.topic_id)
+
+    def _look_ready(self, topic_id: bytes) -> None:
+        waiting = self._unready.get(topic_id)
+        topic = self._broker.topics.by_id(topic_id)
+        if not waiting or topic is None:
+            return
+        for index in range(topic.partitions):
+            view = self.cluster.view(topic, index)
+            if view is None or view.original is None:
+                return
+        del self._unready[topic_id]
+        for then in waiting:
+            then()
+
+    def is_original(self, partition: Partition) -> bool:
+        """Whether we are original, as far as we know."""
+        replica = partition.replica
+        return replica is not None and replica.view is not None and replica.view.original == self.me
+
+    def readers(self, partition: Partition) -> list[BrokerId]:
+        """In-sync members that live, ascending."""
+        replica = partition.replica
+        if replica is None or replica.view is None:
+            return []
+        alive = {one.broker_id for one in self.cluster.brokers()}
+        return [member for member in replica.view.isr if member in alive]
+
+    def _found(self, topic_id: bytes, index: int) -> Partition | None:
+        topic = self._broker.topics.by_id(topic_id)
+        return None if topic is None else self._broker.partition(topic.name, index)
+
+    def _all(self) -> Iterator[tuple[Partition, Replica]]:
+        for partition in list(self._broker.all_partitions()):
+            if partition.replica is not None:
+                yield partition, partition.replica
+
+
+def mode_of(topics: TopicStore, topic: Topic) -> Mode:
+    """Which protocol a topic's replicas keep."""
+    return Mode(topics.config(topic, "orderwire.mode"))
+
+
+def replication_settings(topics: TopicStore, topic: Topic, replicas: int) -> ReplicationSettings:
+    """Return what a topic's configuration means to its replicas."""
+
+    def text(name: str) -> str:
+        return topics.config(topic, f"orderwire.{name}")
+
+    return ReplicationSettings(
+        min_insync_replicas=min(int(topics.config(topic, "min.insync.replicas")), replicas),
+        sync_interval_ns=int(text("sync.interval.ms")) * NS_PER_MS,
+        sync_on_fetch=text("sync.on.fetch") == "true",
+        eager_copy=text("eager.copy") == "true",
+        round_timeout_ns=int(text("round.timeout.ms")) * NS_PER_MS,
+        hole_timeout_ns=int(text("hole.timeout.ms")) * NS_PER_MS,
+        hole_policy=HolePolicy(text("hole.policy")),
+        orphan_policy=OrphanPolicy(text("orphan.policy")),
+        distribution=Distribution(text("distribution")),
+        coordination=Coordination(text("coordination")),
+    )
