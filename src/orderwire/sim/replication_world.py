@@ -1,0 +1,197 @@
+"""Producers and consumers before the replicas of one partition: one step at a time.
+
+The world knows which steps could come next and takes the one it is told; who tells draws delays
+(`replication_run`) or tries every order (`replication_search`).  It knows no protocol: replicas
+come from a factory and keep the contract of `broker.replication.replica`.  [S004:5]
+"""
+
+from collections.abc import Callable
+
+from orderwire.broker.log import Appended, Refused
+from orderwire.broker.replication.settings import ReplicationSettings
+from orderwire.broker.replication.view import BrokerId
+from orderwire.sim.replication_clients import Consumer, Producer
+from orderwire.sim.replication_cluster import READ_BYTES, Cluster, MakeReplica, WorldSettings
+from orderwire.sim.replication_disk import batches_of, main_log, messages_on
+from orderwire.verify import replication as told
+
+
+class ReplicationWorld(Cluster):
+    """Everything but the choice of what comes next."""
+
+    def __init__(
+        self,
+        make_replica: MakeReplica,
+        settings: ReplicationSettings,
+        world: WorldSettings,
+        *,
+        on_event: Callable[[told.Event], None] | None = None,
+    ) -> None:
+        self.producers = [Producer(n, each) for n, each in enumerate(world.producers)]
+        self.consumers = [Consumer(each) for each in range(world.consumers)]
+        self._token = 0
+        self._connection = 0
+        super().__init__(make_replica, settings, world, on_event=on_event)
+
+    def answered(self, token: int, who: int, connection: int, result: Appended | Refused) -> None:
+        """A producer's request is answered, should it still listen."""
+        producer = self.producers[who]
+        if producer.connection == connection:
+            producer.answers[token] = result
+            if producer.flight and producer.flight[0].token in producer.answers:
+                self.offer("answer", who)
+
+    def gone(self, broker: BrokerId) -> None:
+        """Its clients lose their connections."""
+        for producer in self.producers:
+            if producer.broker == broker:
+                self.offer("lose", producer.number)
+
+    def begin_clients(self) -> None:
+        """Producers may send and consumers may fetch from now on."""
+        for producer in self.producers:
+            self.offer("send", producer.number)
+
+    def _send(self, who: int, _: int) -> None:
+        producer = self.producers[who]
+        if not producer.ready:
+            return
+        if producer.broker is None and not self._find_broker(producer):
+            self.offer("send", who)
+            return
+        broker = producer.broker
+        assert broker is not None
+        self._token += 1
+        request = producer.take_next(broker, self._token)
+        self.tokens[self._token] = (who, producer.connection, broker)
+        settings = producer.settings
+        self.on_event(told.Requested(producer.session, request.messages, settings.acks))
+        records = producer.encoded(request.number, request.messages)
+        self.offer("send", who)
+        if not self.brokers[broker].up:
+            self.offer("lose", who)
+            return
+        self.call(
+            broker,
+            lambda replica, now: replica.produce(
+                request.token, request.connection, memoryview(records), settings.acks, now
+            ),
+        )
+        records[:] = bytes(len(records))  # it was only lent
+
+    def _find_broker(self, producer: Producer) -> bool:
+        """As metadata says; whoever was asked last may be behind, so the client asks again."""
+        znodes = self.znodes
+        found: BrokerId | None = znodes.original
+        if producer.settings.any_replica:
+            place = producer.settings.home + producer.turns
+            found = znodes.isr[place % len(znodes.isr)]
+        if found is None or not self.brokers[found].up:
+            producer.turns += 1
+            return False
+        producer.broker = found
+        self._connection += 1
+        producer.connection = self._connection
+        return True
+
+    def _answer(self, who: int, _: int) -> None:
+        producer = self.producers[who]
+        heard = producer.hear()
+        if heard is None:
+            return
+        request, result = heard
+        if isinstance(result, Appended):
+            told_of = told.Acknowledged(
+                request.messages, producer.settings.acks, result.base_offset
+            )
+            self.on_event(told_of)
+        if producer.flight and producer.flight[0].token in producer.answers:
+            self.offer("answer", who)
+        if producer.broker is None and producer.flight:
+            self.offer("lose", who)
+        self.offer("send", who)
+
+    def _lose(self, who: int, _: int) -> None:
+        """A client's connection ends, or its patience."""
+        producer = self.producers[who]
+        for token in producer.lose_connection():
+            asker = self.tokens.get(token)
+            if asker is not None:
+                self.tokens[token] = (who, -1, asker[2])
+                replica = self.brokers[asker[2]].replica
+                if replica is not None:
+                    replica.forget(token)
+        self.offer("send", who)
+
+    def fetch(self, who: int, at: int) -> bool:
+        """A consumer asks a broker for what follows its position; returns whether it got on."""
+        broker = self.brokers[at]
+        consumer = self.consumers[who]
+        replica = broker.replica
+        if replica is None or not replica.serves_fetch:
+            return False
+        high_watermark = replica.high_watermark
+        position = consumer.position
+        if position >= high_watermark:
+            self.call(at, lambda each, now: each.wanted(now))
+            return False
+        if position < replica.log.start_offset:
+            consumer.position = replica.log.start_offset
+            return True
+        part = replica.log.read(position, READ_BYTES, high_watermark)
+        assert isinstance(part, bytes), part
+        data = part
+        records: list[tuple[int, str]] = []
+        reached = position
+        for batch in batches_of(data):
+            reached = batch.last + 1
+            for offset, message in enumerate(batch.messages, batch.first):
+                if offset >= position:
+                    records.append((offset, message))
+        assert data, "a fetch below the high watermark got nothing"
+        self.on_event(
+            told.Delivered(
+                f"c{who}", broker.number, position, reached, high_watermark, tuple(records)
+            )
+        )
+        consumer.position = reached
+        return True
+
+    def _fetch(self, who: int, at: int) -> None:
+        self.fetch(who, at)
+
+    def delete_records(self, before: int) -> None:
+        """Retention at the original, or a client's DeleteRecords: the log's start moves."""
+        original = self.znodes.original
+        if original is None or self.brokers[original].replica is None:
+            return
+        replica = self.brokers[original].replica
+        assert replica is not None
+        target = min(before, replica.high_watermark)
+        if not replica.takes_produce or target <= replica.log.start_offset:
+            return
+        start = replica.log.delete_records(
+            target, self.clock(original) // 1_000_000, replica.high_watermark
+        )
+        assert isinstance(start, int)
+        self.on_event(told.LogStart(start))
+
+    # What can be seen from outside.
+
+    def look(self) -> None:
+        """Put into the history what every disk holds now."""
+        znodes = self.znodes
+        found: set[str] = set()
+        for broker in self.brokers:
+            found.update(messages_on(broker.storage))
+            high = None if broker.replica is None else broker.replica.high_watermark
+            in_sync = broker.number in znodes.isr
+            self.on_event(told.Held(broker.number, in_sync, high, main_log(broker.storage)))
+        power = any(broker.power_failed for broker in self.brokers)
+        self.on_event(told.OnDisk(frozenset(found), power))
+
+    def settled(self, *, acks_one_lost: bool = False) -> None:
+        """Put into the history that the partition should be whole now."""
+        replicas = tuple(broker.number for broker in self.brokers)
+        lost = acks_one_lost or any(broker.power_failed for broker in self.brokers)
+        self.on_event(told.Settled(self.znodes.isr, replicas, lost))

@@ -1,0 +1,413 @@
+"""The ten invariants of a replicated partition, over plain histories.  [S004:4.5]
+
+A history is what happened at one partition, in order.  A trace of real brokers needs these kinds:
+
+- `Requested` and `Acknowledged`, from the producers;
+- `Delivered`, from the consumers, with the high watermark that came with the data;
+- `Committed`, from a broker, at every advance of its high watermark, with the batches in between;
+- `Held`, from a broker's files, with its in-sync membership: at least once at the end, and whenever
+  somebody looks;
+- `OnDisk`, from all brokers' files at one moment: journals, lanes and orphans too;
+- `Elected`, `RoundEnd`, `TookLower`, `Republished` and `LogStart`, from the brokers' notes;
+- `Settled`, once, when the faults have stopped and the partition has had its time.
+
+A message is named by its producer; one that a producer without idempotence sends again has another
+name each time, as nothing tells the copies apart.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TypeAlias
+
+import msgspec
+
+
+class Batch(msgspec.Struct, frozen=True, gc=False):
+    """One batch as a replica holds it."""
+
+    first: int
+    last: int
+    epoch: int
+    digest: int
+    """The checksum of what producers and brokers never change."""
+    messages: tuple[str, ...] = ()
+    """What the records are, in order; empty in a seal."""
+    seal: bool = False
+    """A control batch that stands where nothing is."""
+
+
+class Requested(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A producer sends messages for the first time, or again under the same names."""
+
+    session: str
+    """A producer id, or a connection: whose order has to be kept."""
+    messages: tuple[str, ...]
+    acks: int
+
+
+class Acknowledged(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A producer is told where its messages are."""
+
+    messages: tuple[str, ...]
+    acks: int
+    base_offset: int
+
+
+class Delivered(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A consumer moves from a position to another, with these messages."""
+
+    consumer: str
+    broker: int
+    position: int
+    next_position: int
+    high_watermark: int
+    """Of the broker that answered."""
+    records: tuple[tuple[int, str], ...]
+
+
+class Committed(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A replica's high watermark moves; what lies in between is committed."""
+
+    broker: int
+    life: int
+    """Which start of the broker: a high watermark is noted lazily, so that it may be lower after
+    a start."""
+    start: int
+    high_watermark: int
+    batches: tuple[Batch, ...]
+
+
+class Held(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """What a replica's main log holds, all of it."""
+
+    broker: int
+    in_sync: bool
+    """Whether the in-sync set has it, as ZooKeeper says."""
+    high_watermark: int | None
+    """None when the broker is down."""
+    batches: tuple[Batch, ...]
+
+
+class OnDisk(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Which messages are on any replica's disk, wherever."""
+
+    messages: frozenset[str]
+    power_failed: bool = False
+    """Whether a disk has lost what was not synced: acks=1 does not promise anything then."""
+
+
+class Elected(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A replica says that it is original."""
+
+    epoch: int
+    broker: int
+
+
+class RoundEnd(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """syncStart S and syncEnd E, as offsets behind the last one, as somebody wrote them."""
+
+    start: int
+    end: int
+
+
+class TookLower(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A replica wrote to its files for a request of an epoch below the one it knew."""
+
+    broker: int
+    epoch: int
+    known: int
+
+
+class Republished(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """An orphan gets offsets from here on: behind what its producer sent later, as it must."""
+
+    new_offset: int
+
+
+class LogStart(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Retention, or DeleteRecords: nothing is promised below this offset any more."""
+
+    offset: int
+
+
+class Settled(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Faults stopped a while ago."""
+
+    in_sync: tuple[int, ...]
+    replicas: tuple[int, ...]
+    acks_one_lost: bool = False
+    """Whether what acks=1 acknowledged may be gone: a power failure, or `OrphanPolicy.DROP`."""
+
+
+Event: TypeAlias = (
+    Requested
+    | Acknowledged
+    | Delivered
+    | Committed
+    | Held
+    | OnDisk
+    | Elected
+    | RoundEnd
+    | TookLower
+    | Republished
+    | LogStart
+    | Settled
+)
+
+
+class Breach(msgspec.Struct, frozen=True, gc=False):
+    """An invariant that does not hold, and where."""
+
+    invariant: str
+    sentence: str
+
+
+class Judge:
+    """Takes a history event by event and keeps every breach."""
+
+    def __init__(self, *, breaches_max: int = 100) -> None:
+        self.breaches: list[Breach] = []
+        self._breaches_max = breaches_max
+        self.truth: dict[int, Batch] = {}
+        """Batch by its first offset: what was committed there first."""
+        self.end = 0
+        """One behind the last committed offset."""
+        self._message_at: list[str | None] = []
+        """By offset; None in a seal."""
+        self._committed: dict[str, int] = {}
+        self._acknowledged: dict[str, tuple[int, int]] = {}
+        """Message → offset and acks."""
+        self._sent: dict[str, int] = {}
+        self._session: dict[str, tuple[str, int]] = {}
+        self._newest: dict[str, int] = {}
+        self._original: dict[int, int] = {}
+        self._high: dict[tuple[int, int], int] = {}
+        self._round = (-1, -1)
+        self._log_start = 0
+        self._republished: set[int] = set()
+        self._passed: list[Delivered] = []
+        """Deliveries of what nobody had committed yet when they came."""
+
+    def take(self, event: Event) -> None:
+        """Look at the next event."""
+        match event:
+            case Requested():
+                self._requested(event)
+            case Acknowledged():
+                self._told(event)
+            case Delivered():
+                self._delivered(event)
+            case Committed():
+                self._advanced(event)
+            case Held():
+                self._held(event)
+            case OnDisk():
+                self._on_disk(event)
+            case Elected(epoch, broker):
+                first = self._original.setdefault(epoch, broker)
+                if first != broker:
+                    self._say("I7", f"epoch {epoch} has the originals {first} and {broker}")
+            case RoundEnd(start, end):
+                if end < start:
+                    self._say("I6", f"syncEnd {end} lies before syncStart {start}")
+                if start < self._round[0]:
+                    self._say("I6", f"syncStart went back from {self._round[0]} to {start}")
+                self._round = (max(start, self._round[0]), end)
+            case TookLower(broker, epoch, known):
+                self._say("I7", f"{broker} knew epoch {known} and stored something of {epoch}")
+            case Republished(new_offset):
+                self._republished.add(new_offset)
+            case LogStart(offset):
+                self._log_start = max(self._log_start, offset)
+            case Settled():
+                self._settled(event)
+
+    def _say(self, invariant: str, sentence: str) -> None:
+        if len(self.breaches) < self._breaches_max:
+            self.breaches.append(Breach(invariant, sentence))
+
+    def _requested(self, event: Requested) -> None:
+        for message in event.messages:
+            if message not in self._session:
+                number = self._sent.get(event.session, 0)
+                self._sent[event.session] = number + 1
+                self._session[message] = (event.session, number)
+
+    def _told(self, event: Acknowledged) -> None:
+        """[I1] acks=all says that it is committed, there."""
+        for place, message in enumerate(event.messages, event.base_offset):
+            said = self._acknowledged.get(message)
+            if said is not None and said[0] != place:
+                self._say("I5", f"{message} was acknowledged at {said[0]} and at {place}")
+            acks = -1 if said is not None and said[1] == -1 else event.acks
+            self._acknowledged[message] = (place, acks)
+            if event.acks == -1 and self._committed.get(message) != place:
+                at = self._committed.get(message)
+                self._say("I1", f"{message} is acknowledged at {place}; it is committed at {at}")
+
+    def _delivered(self, event: Delivered) -> None:
+        """[I3] Each message below the new position, in order, and nothing else."""
+        if event.next_position > event.high_watermark:
+            self._say(
+                "I3",
+                f"{event.consumer} read to {event.next_position} at {event.broker}, whose high"
+                f" watermark is {event.high_watermark}",
+            )
+        if event.next_position > self.end:
+            self._passed.append(event)
+            self._say("I3", f"{event.consumer} passed {self.end}, which is not committed")
+            return
+        self._compare_delivery(event)
+
+    def _compare_delivery(self, event: Delivered) -> None:
+        due = [
+            (offset, message)
+            for offset in range(event.position, event.next_position)
+            if (message := self._message_at[offset]) is not None
+        ]
+        if list(event.records) != due:
+            self._say(
+                "I3",
+                f"{event.consumer} went from {event.position} to {event.next_position} at"
+                f" {event.broker} with {list(event.records)}; committed are {due}",
+            )
+
+    def _advanced(self, event: Committed) -> None:
+        """[I2, I6, I10]"""
+        high = self._high.get((event.broker, event.life), 0)
+        if event.high_watermark < high:
+            self._say(
+                "I6",
+                f"the high watermark of {event.broker} went back from {high} to"
+                f" {event.high_watermark}",
+            )
+        self._high[event.broker, event.life] = event.high_watermark
+        at = max(event.start, self._log_start)
+        for batch in event.batches:
+            if batch.last < at:
+                continue
+            if batch.first > at:
+                self._say("I10", f"{event.broker} commits {batch.first} behind {at - 1}")
+            at = batch.last + 1
+            self._commit(event.broker, batch)
+        if at < event.high_watermark:
+            self._say(
+                "I10", f"{event.broker} says {event.high_watermark}, but its log ends at {at}"
+            )
+
+    def _commit(self, broker: int, batch: Batch) -> None:
+        known = self.truth.get(batch.first)
+        if known is not None:
+            if known != batch:
+                self._say("I2", f"{broker} has {batch}, but committed is {known}")
+            return
+        if batch.first < self.end:
+            self._say("I2", f"{broker} commits {batch} inside what is committed to {self.end}")
+            return
+        self._message_at += [None] * (batch.first - self.end)
+        if not batch.seal and len(batch.messages) != batch.last - batch.first + 1:
+            self._say("I10", f"{batch} has {len(batch.messages)} messages")
+        self.truth[batch.first] = batch
+        self.end = batch.last + 1
+        if batch.seal:
+            self._message_at += [None] * (self.end - batch.first)
+            return
+        for offset, message in enumerate(batch.messages, batch.first):
+            self._message_at.append(message)
+            self._commit_message(message, offset, batch.first in self._republished)
+
+    def _commit_message(self, message: str, offset: int, republished: bool) -> None:
+        """[I5, I9]"""
+        first = self._committed.setdefault(message, offset)
+        if first != offset:
+            self._say("I5", f"{message} is committed at {first} and at {offset}")
+            return
+        place = self._session.get(message)
+        if place is None:
+            self._say("I5", f"{message} is committed at {offset}, and nobody sent it")
+            return
+        if republished:
+            return
+        session, number = place
+        newest = self._newest.get(session, -1)
+        if number < newest:
+            self._say("I9", f"{message} of {session} is committed at {offset}, behind a later one")
+        self._newest[session] = max(number, newest)
+
+    def _held(self, event: Held) -> None:
+        """[I1, I2, I10]"""
+        end: int | None = None
+        below: dict[int, Batch] = {}
+        for batch in event.batches:
+            if end is not None and batch.first != end:
+                self._say("I10", f"{event.broker} has {batch.first} behind {end - 1}")
+            end = batch.last + 1
+            below[batch.first] = batch
+        limit = self.end if event.in_sync else event.high_watermark or 0
+        for first, batch in self.truth.items():
+            if batch.last >= limit or batch.last < self._log_start:
+                continue
+            held = below.get(first)
+            if held == batch:
+                continue
+            self._say("I2", f"{event.broker} holds {held}, but committed is {batch}")
+            for message in batch.messages:
+                if self._acknowledged.get(message, (0, 0))[1] == -1:
+                    self._say("I1", f"{event.broker} has lost {message}, acknowledged by all")
+        if event.high_watermark is not None and event.high_watermark > max(
+            end or 0, self._log_start
+        ):
+            self._say(
+                "I10", f"{event.broker} says {event.high_watermark}, but its log ends at {end}"
+            )
+
+    def _on_disk(self, event: OnDisk) -> None:
+        """[I4]"""
+        if event.power_failed:
+            return
+        for message, (offset, acks) in self._acknowledged.items():
+            gone = message not in event.messages and offset >= self._log_start
+            if acks == 1 and gone and self._committed.get(message, -1) < 0:
+                self._say("I4", f"{message}, acknowledged at {offset}, is on no disk")
+
+    def _settled(self, event: Settled) -> None:
+        """[I4, I8]"""
+        if event.in_sync != event.replicas:
+            self._say("I8", f"in sync are {event.in_sync} of {event.replicas}")
+        for message, (offset, acks) in self._acknowledged.items():
+            if message in self._committed or (acks == 1 and event.acks_one_lost):
+                continue
+            self._say("I8", f"{message}, acknowledged at {offset} (acks {acks}), is not committed")
+
+    def uncommitted(self) -> list[str]:
+        """Messages that were acknowledged and are not committed."""
+        return [each for each in self._acknowledged if each not in self._committed]
+
+    def acks_of(self, message: str) -> int:
+        """With which acks it was acknowledged; 0: it was not."""
+        return self._acknowledged.get(message, (0, 0))[1]
+
+    @property
+    def acknowledged(self) -> int:
+        """How many messages were."""
+        return len(self._acknowledged)
+
+    def committed_messages(self) -> dict[str, int]:
+        """Message → offset."""
+        return dict(self._committed)
+
+
+def judge(events: Iterable[Event]) -> list[Breach]:
+    """Every breach of a history."""
+    judging = Judge()
+    for event in events:
+        judging.take(event)
+    return judging.breaches
+
+
+def by_invariant(breaches: Iterable[Breach]) -> dict[str, int]:
+    """How often each invariant is broken."""
+    counted: dict[str, int] = defaultdict(int)
+    for breach in breaches:
+        counted[breach.invariant] += 1
+    return dict(sorted(counted.items()))
