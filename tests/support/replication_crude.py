@@ -82,6 +82,8 @@ class CrudeReplica:
             effects.append(Note(Elected(view.epoch)))
             for peer, end in self.ends.items():
                 effects += self._catch_up(BrokerId(peer), end)
+        if view.original is not None and view.original != self.me:
+            effects.append(Tell(view.original, Have(0, self.log.synced_offset)))
         return effects + self._move()
 
     def session_lost(self, now: Instant) -> Effects:

@@ -3,6 +3,9 @@
 import pytest
 from replication_crude import CrudeReplica
 
+from orderwire.broker.replication.effects import Effects
+from orderwire.broker.wire.parts import Buffer
+from orderwire.kernel import Instant
 from orderwire.sim.replication_clients import ProducerSettings
 from orderwire.sim.replication_cluster import WorldSettings
 from orderwire.sim.replication_run import Faults, RunSettings, run_replication
@@ -40,9 +43,15 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert first == second
 
 
-def test_a_replica_that_cannot_take_over_is_found_out() -> None:
-    found = set[str]()
-    for seed in range(10):
-        outcome = run_replication(CrudeReplica, settings(power_failures=2, crashes=2), seed)
-        found |= by_invariant(outcome.breaches).keys()
-    assert found & {"I1", "I2", "I8"}
+class Hasty(CrudeReplica):
+    """Answers before anybody else has it."""
+
+    def produce(
+        self, token: int, connection: int, records: Buffer, acks: int, now: Instant
+    ) -> Effects:
+        return super().produce(token, connection, records, 1, now)
+
+
+def test_a_replica_that_answers_too_early_is_found_out() -> None:
+    found = by_invariant(run_replication(Hasty, settings(), 1).breaches)
+    assert found.keys() == {"I1"}
