@@ -23,6 +23,7 @@ from orderwire.broker.replication.effects import (
 )
 from orderwire.broker.replication.settings import ReplicationSettings
 from orderwire.broker.replication.view import BrokerId, PartitionView
+from orderwire.broker.wire.batch import walk
 from orderwire.broker.wire.parts import Buffer
 from orderwire.kernel import Instant
 
@@ -150,8 +151,10 @@ class CrudeReplica:
                 effects += self._catch_up(source, message.end)
             return effects + self._move()
         assert isinstance(message, Copy)
-        if message.base == self.log.end_offset:
-            self.log.append(bytearray(message.records), message.epoch, now // 1_000_000)
+        for at, header in walk(message.records):
+            if header.base_offset == self.log.end_offset:
+                records = bytearray(message.records[at : at + header.size_bytes])
+                self.log.append(records, message.epoch, now // 1_000_000)
         effects = self._advance(min(message.high_watermark, self.log.end_offset))
         if self.log.synced_offset == self.log.end_offset:
             return [*effects, Tell(source, Have(message.epoch, self.log.synced_offset))]
