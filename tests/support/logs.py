@@ -3,6 +3,7 @@
 from random import Random
 
 from orderwire.broker.log import LogConfig, PartitionLog, Refused, Storage
+from orderwire.broker.wire.batch import place, read_header
 from orderwire.broker.wire.parts import FileSlice, Part
 from orderwire.broker.wire.records import Record, build_batch, read_records
 
@@ -22,6 +23,19 @@ def batch(
         producer_epoch=epoch,
         base_sequence=sequence,
     )
+
+
+def placed(
+    base_offset: int,
+    epoch: int,
+    *values: bytes,
+    producer: tuple[int, int, int] | None = None,
+    at_ms: int = NOW_MS,
+) -> bytearray:
+    """One batch that has its offset and epoch already."""
+    made = batch(*values, producer=producer, at_ms=at_ms)
+    place(made, 0, read_header(made).batch_length, base_offset, epoch)
+    return made
 
 
 def random_batch(chance: Random, at_ms: int = NOW_MS) -> bytearray:

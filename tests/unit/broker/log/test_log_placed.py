@@ -1,18 +1,15 @@
 """Batches that have their offsets and epochs already."""
 
+import re
+from random import Random
+
 import pytest
-from logs import NOW_MS, batch, content, everything, open_log, random_batch
+from logs import NOW_MS, batch, content, everything, open_log, placed, random_batch
 
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log import Appended, MemoryStorage, PartitionLog, Refused
 from orderwire.broker.wire.batch import CONTROL, place, read_header, walk
 from orderwire.broker.wire.records import Record, build_batch
-
-
-def placed(base: int, epoch: int, *values: bytes, **fields: object) -> bytearray:
-    made = batch(*values, **fields)  # type: ignore[arg-type]
-    place(made, 0, read_header(made).batch_length, base, epoch)
-    return made
 
 
 def copied(log: PartitionLog, max_bytes: int = 1 << 20, **config: int) -> PartitionLog:
@@ -27,8 +24,6 @@ def copied(log: PartitionLog, max_bytes: int = 1 << 20, **config: int) -> Partit
 
 @pytest.mark.parametrize("max_bytes", [1, 500, 1 << 20])
 def test_a_copy_is_the_same_byte_for_byte(max_bytes: int) -> None:
-    from random import Random
-
     chance = Random("copy")
     log = open_log(MemoryStorage(), segment_bytes=3_000, index_interval_bytes=300)
     for number in range(60):
@@ -81,8 +76,6 @@ def test_what_is_not_in_place_is_refused_with_numbers() -> None:
         (flipped, ErrorCode.CORRUPT_MESSAGE, "offset 2"),
         (b"", ErrorCode.INVALID_RECORD, "no batch"),
     ]
-    import re
-
     for data, code, words in cases:
         refused = log.append_placed(data, NOW_MS)
         assert isinstance(refused, Refused), words
