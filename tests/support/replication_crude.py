@@ -8,8 +8,15 @@ from typing import Any
 import msgspec
 
 from orderwire.broker.error_codes import ErrorCode
-from orderwire.broker.log import Appended, LogConfig, PartitionLog, Refused, StorageError, SyncJob
-from orderwire.broker.log.faulty import FaultyStorage
+from orderwire.broker.log import (
+    Appended,
+    LogConfig,
+    PartitionLog,
+    Refused,
+    Storage,
+    StorageError,
+    SyncJob,
+)
 from orderwire.broker.replication.effects import (
     Advance,
     Answer,
@@ -28,7 +35,7 @@ from orderwire.broker.wire.parts import Buffer
 from orderwire.kernel import Instant
 
 
-class Copy(msgspec.Struct, frozen=True):
+class Copy(msgspec.Struct, frozen=True, array_like=True, tag="copy"):
     """Batches that begin at this offset."""
 
     epoch: int
@@ -37,7 +44,7 @@ class Copy(msgspec.Struct, frozen=True):
     high_watermark: int
 
 
-class Have(msgspec.Struct, frozen=True):
+class Have(msgspec.Struct, frozen=True, array_like=True, tag="have"):
     """All below this offset is on my disk."""
 
     epoch: int
@@ -48,7 +55,7 @@ class CrudeReplica:
     def __init__(
         self,
         me: BrokerId,
-        storage: FaultyStorage,
+        storage: Storage,
         settings: ReplicationSettings,
         now: Instant,
     ) -> None:

@@ -42,10 +42,13 @@ class BrokerFiles:
         for left in self._topics.glob("*" + _DELETED):
             self.discard(left)
 
+    def storage_of(self, topic: Topic, index: int) -> DiskStorage:
+        """Return one partition's directory; made when missing."""
+        return DiskStorage(self._topics / topic.topic_id.hex() / str(index))
+
     def open_log(self, topic: Topic, index: int, config: LogConfig, now: Instant) -> PartitionLog:
         """Open or make one partition's log.  Raises StorageError."""
-        path = self._topics / topic.topic_id.hex() / str(index)
-        log = PartitionLog.open(DiskStorage(path), config, now // NS_PER_MS)
+        log = PartitionLog.open(self.storage_of(topic, index), config, now // NS_PER_MS)
         found = log.recovery
         if found.cut_bytes:
             _LOG.warning(

@@ -5,18 +5,23 @@ import logging
 import secrets
 from asyncio import AbstractEventLoop, Server, TimerHandle
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from random import SystemRandom
+from typing import Protocol, TypeAlias
 
 import msgspec
 
 from orderwire.aio.broker_connection import Connection, Slot
 from orderwire.aio.broker_files import BrokerFiles
 from orderwire.aio.clock import GroupClock
-from orderwire.broker.log import StorageError
+from orderwire.aio.cluster_host import ClusterHost
+from orderwire.broker.log import Storage, StorageError
 from orderwire.broker.node import Broker, Commit
+from orderwire.broker.replicas import OpenReplica, ReplicaOf
+from orderwire.broker.replication.replica import Replica
 from orderwire.broker.replies import Reply
 from orderwire.broker.settings import BrokerSettings, Flush
 from orderwire.broker.topics import Topic
@@ -65,6 +70,22 @@ class BrokerFailed(OrderwireError):
     """The broker had to stop: its disk failed, and nothing more may be promised."""
 
 
+ReplicaOpener: TypeAlias = Callable[[ReplicaOf, Storage, Instant], Replica]
+"""Opens a replica in its partition's directory.  Raises StorageError."""
+
+
+class Joining(Protocol):
+    """How a broker becomes a member of a cluster."""
+
+    async def join(self) -> ClusterHost:
+        """Find ZooKeeper, and listen for the other brokers."""
+        ...
+
+    def open_replica(self, of: ReplicaOf, storage: Storage, now: Instant) -> Replica:
+        """A ReplicaOpener."""
+        ...
+
+
 class BrokerServer:
     """One broker, one listener."""
 
@@ -74,6 +95,8 @@ class BrokerServer:
         settings: BrokerSettings,
         limits: BrokerLimits,
         advertise: tuple[str, int] | None,
+        host: ClusterHost | None = None,
+        open_replica: ReplicaOpener | None = None,
     ) -> None:
         self.loop: AbstractEventLoop = asyncio.get_running_loop()
         self.limits = limits
@@ -101,6 +124,8 @@ class BrokerServer:
         self._armed_for = Instant(0)
         self._ticker: TimerHandle | None = None
         self._server: Server | None = None
+        self.host = host
+        """This broker's part in its cluster; None when it is alone."""
         self.next_token = count(1).__next__
         self.broker = Broker(
             settings,
@@ -109,7 +134,12 @@ class BrokerServer:
             self._remove_topic,
             SystemRandom(secrets.randbits(64)),
             self.clock.now(),
+            cluster=host,
+            open_replica=None if open_replica is None else self._replica_opener(open_replica),
         )
+
+    def _replica_opener(self, opener: ReplicaOpener) -> OpenReplica:
+        return lambda of: opener(of, self._files.storage_of(of.topic, of.index), self.clock.now())
 
     @classmethod
     async def start(
@@ -121,34 +151,45 @@ class BrokerServer:
         settings: BrokerSettings | None = None,
         limits: BrokerLimits | None = None,
         advertise: tuple[str, int] | None = None,
+        cluster: Joining | None = None,
     ) -> "BrokerServer":
-        """Recover the data directory and listen.
+        """Recover the data directory and listen; with `cluster`, as a member of one.
 
         Port 0 takes a free one; `address` tells which.  `advertise` is the address clients are
         told to use; by default the one they connected to.  Raises DataDirectoryInUse, and OSError
         when the address cannot be bound.
         """
         files = BrokerFiles(data)
+        member: ClusterHost | None = None
         try:
+            if cluster is not None:
+                member = await cluster.join()
             server = cls(
                 files,
                 settings if settings is not None else BrokerSettings(),
                 limits if limits is not None else BrokerLimits(),
                 advertise,
+                member,
+                None if cluster is None else cluster.open_replica,
             )
             await server._listen(host, port)
         except BaseException:
+            if member is not None:
+                await member.close()
             files.close()
             raise
         return server
 
     async def _listen(self, host: str, port: int) -> None:
         self._server = await self.loop.create_server(
-            lambda: Connection(self), host, port, backlog=_BACKLOG
+            lambda: Connection(self), host, port, backlog=_BACKLOG, start_serving=False
         )
         name = self._server.sockets[0].getsockname()
         self.address = (str(name[0]), int(name[1]))
+        if self.host is not None:
+            await self.host.start(self, self._advertise or self.address)
         self._files.report_strays({topic.topic_id.hex() for topic in self.broker.topics})
+        await self._server.start_serving()
         self._tick()
         self._arm()
 
@@ -165,9 +206,14 @@ class BrokerServer:
         until = self.loop.time() + _DRAIN_S
         while not self.failed.done() and (
             self._committing
-            or (self.loop.time() < until and any(one.backlog_bytes for one in self._connections))
+            or (
+                self.loop.time() < until
+                and (self._parked or any(one.backlog_bytes for one in self._connections))
+            )
         ):
             await asyncio.sleep(_LOOK_S)
+        if self.host is not None:  # now others take over
+            await self.host.close()
         for connection in list(self._connections):
             connection.abort()
         await asyncio.sleep(0)
@@ -263,6 +309,8 @@ class BrokerServer:
                     self._fill(slot, reply)
         if broker.has_unsynced:
             self._commit_soon()
+        if self.host is not None:
+            self.host.flush()
         self._arm()
 
     def _arm(self) -> None:
@@ -280,7 +328,7 @@ class BrokerServer:
         try:
             self.broker.wake(Instant(max(self._armed_for, self.clock.now())))
         except StorageError as error:
-            self._fail(error)
+            self.fail(error)
             return
         self.after_turn()
 
@@ -342,12 +390,12 @@ class BrokerServer:
     ) -> None:
         error = done.exception()
         if error is not None:
-            self._fail(error)
+            self.fail(error)
             return
         try:
             self.broker.committed(commit, self.clock.now())
         except StorageError as failed:
-            self._fail(failed)
+            self.fail(failed)
             return
         self._current = None
         for slot, reply in waiting:
@@ -362,7 +410,7 @@ class BrokerServer:
         if aside is not None:
             self._worker.submit(self._files.discard, aside)
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """Stop: after a failed fdatasync nobody knows what is on disk."""
         _LOG.critical("the disk failed, the broker stops: %s", error)
         self._committing = False

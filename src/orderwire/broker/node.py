@@ -102,12 +102,11 @@ class Broker:
     ) -> None:
         """With a `cluster`, topics are the cluster's, and every partition has replicas."""
         self.settings = settings
-        self.cluster_id, self.producer_ids = ProducerIds.open(files, chance)
+        self._cluster_id, self.producer_ids = ProducerIds.open(files, chance)
         self.replicas: Replicas | None = None
         """What keeps partitions the same elsewhere; None at a broker that is alone."""
         if cluster is not None:
             assert open_replica is not None
-            self.cluster_id = cluster.cluster_id
             self.replicas = Replicas(self, cluster, open_replica)
             files_of_topics: Storage = MemoryStorage()  # ZooKeeper has them
         else:
@@ -130,6 +129,11 @@ class Broker:
         for topic in self.topics:
             self.open_partitions(topic, now)
         self._recover_groups(now)
+
+    @property
+    def cluster_id(self) -> str:
+        """Of the cluster, or of this broker when it is alone."""
+        return self._cluster_id if self.replicas is None else self.replicas.cluster.cluster_id
 
     def _recover_groups(self, now: Instant) -> None:
         for record in self._journal.recover():

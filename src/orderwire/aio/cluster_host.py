@@ -1,0 +1,329 @@
+"""A broker's part in its cluster: carries out what replicas ask for, and tells them what happens.
+
+The driver knows ZooKeeper; the links know the other brokers; everything meets in the broker's loop.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from orderwire.aio.addresses import split_address
+from orderwire.aio.cluster_frames import MESSAGE_KINDS, Codec, FrameKind
+from orderwire.aio.cluster_links import ClusterLinks, Peer
+from orderwire.aio.discovery_tls import Credentials
+from orderwire.broker.cluster import BrokerAddress, ClusterMember, Done
+from orderwire.broker.log import StorageError
+from orderwire.broker.replicas import mode_of
+from orderwire.broker.replication.effects import Committed, Effect, Event, Note, RoundOpened, Tell
+from orderwire.broker.replication.view import BrokerId, PartitionView
+from orderwire.broker.topic_config import Refusal
+from orderwire.broker.topics import Topic
+
+if TYPE_CHECKING:
+    from orderwire.aio.broker_server import BrokerServer
+
+_LOG = logging.getLogger(__name__)
+
+
+class Driver(Protocol):
+    """What knows ZooKeeper."""
+
+    @property
+    def cluster_id(self) -> str:
+        """Known once the driver is open."""
+        ...
+
+    async def start(
+        self, member: ClusterMember, client: tuple[str, int], internal: tuple[str, int]
+    ) -> None:
+        """Tell of this broker where clients and brokers find it, and tell `member` of all there is.
+
+        Returns when every topic there is has been told.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End the session: what we were original of is free for others at once."""
+        ...
+
+    def brokers(self) -> Sequence[BrokerAddress]:
+        """As `Cluster.brokers`."""
+        ...
+
+    def peers(self) -> Mapping[BrokerId, Peer]:
+        """Where the other brokers' internal listeners are."""
+        ...
+
+    def view(self, topic: Topic, index: int) -> PartitionView | None:
+        """As `Cluster.view`."""
+        ...
+
+    def create(self, topic: Topic, done: Done) -> None:
+        """As `Cluster.create`."""
+        ...
+
+    def delete(self, topic: Topic, done: Done) -> None:
+        """As `Cluster.delete`."""
+        ...
+
+    def change(self, topic: Topic, done: Done) -> None:
+        """As `Cluster.change`."""
+        ...
+
+    def producer_id(self, done: Callable[[int | Refusal], None]) -> None:
+        """As `Cluster.producer_id`."""
+        ...
+
+    def carry_out(self, topic: Topic, index: int, effect: Effect) -> None:
+        """Elect, Resign, ChangeIsr, SetSync, Lock, Unlock."""
+        ...
+
+
+class ClusterHost:
+    """The `Cluster` of a broker core, and the `ClusterMember` of a driver."""
+
+    def __init__(
+        self,
+        me: BrokerId,
+        driver: Driver,
+        incarnation: str,
+        codec: Codec,
+        *,
+        tls: Credentials | None = None,
+        on_event: Callable[[str, int, Event], None] | None = None,
+    ) -> None:
+        self.driver = driver
+        self.events: Counter[str] = Counter()
+        """What replicas have told of, by kind."""
+        self._me = me
+        self._on_event = on_event
+        self._kinds: dict[bytes, FrameKind] = {}
+        self._server: BrokerServer | None = None
+        self.links = ClusterLinks(
+            me,
+            lambda: driver.cluster_id,
+            incarnation,
+            codec,
+            tls=tls,
+            connected=self.connected,
+            disconnected=self.disconnected,
+            received=lambda source, topic_id, index, message: self.receive(
+                topic_id, index, source, message
+            ),
+            settled=self._settle,
+            status=self.status_bytes,
+        )
+
+    async def start(self, server: "BrokerServer", client: tuple[str, int]) -> None:
+        """Join the cluster; the internal listener listens already."""
+        self._server = server
+        await self.driver.start(self, client, self.links.address)
+
+    async def close(self) -> None:
+        """Leave: what we were original of is given up first."""
+        await self.driver.close()
+        await self.links.close()
+
+    def flush(self) -> None:
+        """Send what replicas told each other in this turn."""
+        self.links.flush()
+
+    # -- what the core asks -----------------------------------------------------------------
+
+    @property
+    def cluster_id(self) -> str:
+        """The same at every broker."""
+        return self.driver.cluster_id
+
+    @property
+    def me(self) -> BrokerId:
+        """This broker."""
+        return self._me
+
+    def brokers(self) -> Sequence[BrokerAddress]:
+        """Every broker that lives, ascending."""
+        return self.driver.brokers()
+
+    def view(self, topic: Topic, index: int) -> PartitionView | None:
+        """The newest view of a partition."""
+        return self.driver.view(topic, index)
+
+    def create(self, topic: Topic, done: Done) -> None:
+        """Make a topic."""
+        self.driver.create(topic, self._then(done))
+
+    def delete(self, topic: Topic, done: Done) -> None:
+        """Delete a topic."""
+        self.driver.delete(topic, self._then(done))
+
+    def change(self, topic: Topic, done: Done) -> None:
+        """Change a topic."""
+        self.driver.change(topic, self._then(done))
+
+    def producer_id(self, done: Callable[[int | Refusal], None]) -> None:
+        """Hand out a producer id."""
+
+        def given(result: int | Refusal) -> None:
+            done(result)
+            self._settle()
+
+        self.driver.producer_id(given)
+
+    def carry_out(self, topic: Topic, index: int, effect: Effect) -> None:
+        """Send, note, or have the driver do it."""
+        kind = type(effect)
+        if kind is Tell:
+            frame_kind = self._kinds.get(topic.topic_id)
+            if frame_kind is None:
+                assert self._server is not None
+                frame_kind = MESSAGE_KINDS[mode_of(self._server.broker.topics, topic)]
+                self._kinds[topic.topic_id] = frame_kind
+            assert isinstance(effect, Tell)
+            self.links.tell(effect.to, frame_kind, topic.topic_id, index, effect.message)
+        elif kind is Note:
+            assert isinstance(effect, Note)
+            self._note(topic, index, effect.event)
+        else:
+            self.driver.carry_out(topic, index, effect)
+
+    def _note(self, topic: Topic, index: int, event: Event) -> None:
+        self.events[type(event).__name__] += 1
+        if not isinstance(event, RoundOpened | Committed):
+            _LOG.info("%s-%d: %s", topic.name, index, event)
+        if self._on_event is not None:
+            self._on_event(topic.name, index, event)
+
+    def _then(self, done: Done) -> Done:
+        def then(refusal: Refusal | None) -> None:
+            done(refusal)
+            self._settle()
+
+        return then
+
+    def _settle(self) -> None:
+        if self._server is not None:
+            self._server.after_turn()
+
+    # -- what the driver and the links tell -------------------------------------------------
+
+    def _turn(self, work: Callable[[Any, Any], None]) -> None:
+        """Do something with the broker's replicas, and answer what has become possible."""
+        server = self._server
+        if server is None or server.failed.done():
+            return
+        replicas = server.broker.replicas
+        assert replicas is not None
+        try:
+            work(replicas, server.clock.now())
+        except StorageError as error:
+            server.fail(error)
+            return
+        server.after_turn()
+
+    def topic_changed(self, topic: Topic) -> None:
+        """A topic is there, or is another than before."""
+        self._turn(lambda replicas, now: self._broker.topic_changed(topic, now))
+
+    def topic_gone(self, topic_id: bytes) -> None:
+        """A topic was deleted."""
+        self._kinds.pop(topic_id, None)
+        self._turn(lambda replicas, now: self._broker.topic_gone(topic_id))
+
+    @property
+    def _broker(self) -> Any:
+        assert self._server is not None
+        return self._server.broker
+
+    def brokers_changed(self) -> None:
+        """Brokers came or went."""
+        self.links.know(self.driver.peers())
+        self._settle()
+
+    def viewed(self, topic_id: bytes, index: int, view: PartitionView) -> None:
+        """The view of a partition."""
+        self._turn(lambda replicas, now: replicas.viewed(topic_id, index, view, now))
+
+    def session_lost(self) -> None:
+        """The ZooKeeper session has ended, or may have."""
+        _LOG.warning("the ZooKeeper session is lost: this broker is original of nothing")
+        self._turn(lambda replicas, now: replicas.session_lost(now))
+
+    def connected(self, broker: BrokerId) -> None:
+        """There is a link to another broker."""
+        self._turn(lambda replicas, now: replicas.connected(broker, now))
+
+    def disconnected(self, broker: BrokerId) -> None:
+        """A link has ended."""
+        self._turn(lambda replicas, now: replicas.disconnected(broker, now))
+
+    def locked(self, topic_id: bytes, index: int) -> None:
+        """Somebody asks for a round."""
+        self._turn(lambda replicas, now: replicas.locked(topic_id, index, now))
+
+    def sync_end_seen(self, topic_id: bytes, index: int, end: int, epoch: int, round: int) -> None:
+        """`syncEnd` was written."""
+        self._turn(
+            lambda replicas, now: replicas.sync_end_seen(topic_id, index, end, epoch, round, now)
+        )
+
+    def receive(
+        self, topic_id: bytes, index: int, source: BrokerId, message: msgspec.Struct
+    ) -> None:
+        """A message came; `settled` of its link follows.  Raises RemoteProtocolError."""
+        server = self._server
+        if server is None or server.failed.done():
+            return
+        replicas = server.broker.replicas
+        assert replicas is not None
+        try:
+            replicas.receive(topic_id, index, source, message, server.clock.now())
+        except StorageError as error:
+            server.fail(error)
+
+    # -- status -----------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """What `orderwire cluster status` shows of this broker."""
+        assert self._server is not None
+        broker = self._server.broker
+        partitions = []
+        for partition in broker.all_partitions():
+            assert partition.replica is not None
+            assert partition.mode is not None
+            partitions.append(
+                {
+                    "topic": partition.topic,
+                    "partition": partition.index,
+                    "mode": partition.mode.value,
+                    "replicas": partition.of.replicas[partition.index],
+                    "start_offset": partition.log.start_offset,
+                    "end_offset": partition.log.end_offset,
+                    "high_watermark": partition.high_watermark,
+                    **partition.replica.status(),
+                }
+            )
+        return {
+            "broker": self._me,
+            "cluster_id": self.cluster_id,
+            "brokers": [
+                {"id": one.broker_id, "host": one.host, "port": one.port} for one in self.brokers()
+            ],
+            "connected": self.links.reached,
+            "events": dict(self.events),
+            "links_ended": dict(self.links.ends),
+            "malformed": dict(self.links.malformed),
+            "partitions": partitions,
+        }
+
+    def status_bytes(self) -> bytes:
+        """The same as JSON."""
+        return msgspec.json.encode(self.status())
+
+
+def peer_of(internal: str, incarnation: str) -> Peer:
+    """Read an internal listener's HOST:PORT.  Raises LocalProtocolError."""
+    host, port = split_address(internal)
+    return Peer(host, port, incarnation)

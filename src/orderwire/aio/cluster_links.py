@@ -1,0 +1,260 @@
+"""The connections of one broker to the others of its cluster: the lower id of a pair dials."""
+
+import asyncio
+import logging
+import ssl
+from asyncio import Server
+from collections import Counter
+from collections.abc import Callable, Mapping
+from itertools import count
+
+import msgspec
+
+from orderwire.aio.cluster_frames import (
+    ADMINISTRATOR,
+    VERSION,
+    Codec,
+    FrameKind,
+    Hello,
+    message_frame,
+    plain_frame,
+)
+from orderwire.aio.cluster_link import Link
+from orderwire.aio.discovery_tls import Credentials
+from orderwire.broker.replication.view import BrokerId
+from orderwire.kernel.errors import RemoteProtocolError
+
+_LOG = logging.getLogger(__name__)
+
+STRANGERS_MAX = 64
+"""Connections that have not said who they are, or are administrators'."""
+_PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_DIAL_WAIT_S = 3.0
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """Another broker, as its znode tells."""
+
+    host: str
+    port: int
+    """Of its internal listener."""
+    incarnation: str
+
+
+class ClusterLinks:
+    """At most one link to each other broker.
+
+    `connected` and `disconnected` are called in turn for each broker; `received(source, topic id,
+    partition, message)` in between may raise RemoteProtocolError: it ends the link.
+    """
+
+    def __init__(
+        self,
+        me: BrokerId,
+        cluster_id: Callable[[], str],
+        incarnation: str,
+        codec: Codec,
+        *,
+        tls: Credentials | None,
+        connected: Callable[[BrokerId], None],
+        disconnected: Callable[[BrokerId], None],
+        received: Callable[[BrokerId, bytes, int, msgspec.Struct], None],
+        settled: Callable[[], None],
+        status: Callable[[], bytes],
+    ) -> None:
+        self.malformed: Counter[str] = Counter()
+        """Links ended as a peer's fault, by its address."""
+        self.ends: Counter[str] = Counter()
+        """Why links have ended."""
+        self._me = me
+        self._cluster_id = cluster_id
+        self._incarnation = incarnation
+        self._codec = codec
+        self._tls = tls
+        self._connected = connected
+        self._disconnected = disconnected
+        self._received = received
+        self._settled = settled
+        self._status = status
+        self._peers: dict[BrokerId, Peer] = {}
+        self._links: dict[BrokerId, Link] = {}
+        self._strangers: set[Link] = set()
+        self._dialling: dict[BrokerId, asyncio.Task[None]] = {}
+        self._next = count(1).__next__
+        self._server: Server | None = None
+        self._closing = False
+        self.address = ("", 0)
+
+    async def listen(self, host: str, port: int) -> None:
+        """Take connections.  Raises OSError."""
+        context: ssl.SSLContext | None = None if self._tls is None else self._tls.server
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: self._link(None), host, port, ssl=context, start_serving=True
+        )
+        name = self._server.sockets[0].getsockname()
+        self.address = (str(name[0]), int(name[1]))
+
+    async def close(self) -> None:
+        """End every connection."""
+        self._closing = True
+        for task in self._dialling.values():
+            task.cancel()
+        for link in [*self._links.values(), *self._strangers]:
+            link.close("we are closing")
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    def know(self, peers: Mapping[BrokerId, Peer]) -> None:
+        """Take which other brokers there are; links to those that have gone end."""
+        for broker, link in list(self._links.items()):
+            peer = peers.get(broker)
+            if peer is None or link.hello is None or peer.incarnation != link.hello.incarnation:
+                self._drop(broker, "its znode has gone")
+        self._peers = dict(peers)
+        for broker in peers:
+            self._dial(broker)
+
+    def tell(
+        self, to: BrokerId, kind: FrameKind, topic_id: bytes, index: int, message: msgspec.Struct
+    ) -> None:
+        """Send a message if there is a link; without one it is lost, as in a connection's end."""
+        link = self._links.get(to)
+        if link is not None:
+            link.send(message_frame(kind, topic_id, index, message))
+
+    def flush(self) -> None:
+        """Send what was told."""
+        for link in list(self._links.values()):
+            link.flush()
+
+    @property
+    def reached(self) -> list[BrokerId]:
+        """Brokers that are connected, ascending."""
+        return sorted(self._links)
+
+    # -- dialling ---------------------------------------------------------------------------
+
+    def _dial(self, broker: BrokerId) -> None:
+        if (
+            self._me < broker
+            and broker in self._peers
+            and broker not in self._links
+            and broker not in self._dialling
+            and not self._closing
+        ):
+            task = asyncio.get_running_loop().create_task(self._call(broker))
+            self._dialling[broker] = task
+
+    async def _call(self, broker: BrokerId) -> None:
+        """Try until there is a link, or the broker has gone."""
+        loop = asyncio.get_running_loop()
+        attempt = 0
+        try:
+            while not self._closing and broker not in self._links:
+                peer = self._peers.get(broker)
+                if peer is None:
+                    return
+                hello = self._hello(broker, self._next())
+                context = None if self._tls is None else self._tls.client
+                try:
+                    async with asyncio.timeout(_DIAL_WAIT_S):
+                        _, link = await loop.create_connection(
+                            lambda hello=hello: self._link(hello),
+                            peer.host,
+                            peer.port,
+                            ssl=context,
+                        )
+                    await link.greeted_or_ended.wait()
+                except (OSError, TimeoutError) as error:  # ssl.SSLError is an OSError
+                    self.ends[type(error).__name__] += 1
+                await asyncio.sleep(_PAUSES_S[min(attempt, len(_PAUSES_S) - 1)])
+                attempt += 1
+        finally:
+            self._dialling.pop(broker, None)
+
+    def _hello(self, target: int, connection: int) -> Hello:
+        return Hello(VERSION, self._cluster_id(), self._me, self._incarnation, connection, target)
+
+    def _link(self, hello: Hello | None) -> Link:
+        link = Link(
+            hello=hello,
+            greeted=self._greeted,
+            received=self._frame,
+            settled=self._settled,
+            ended=self._ended,
+        )
+        if len(self._strangers) >= STRANGERS_MAX:
+            asyncio.get_running_loop().call_soon(link.close, "too many strangers")
+        self._strangers.add(link)
+        return link
+
+    # -- links ------------------------------------------------------------------------------
+
+    def _greeted(self, link: Link, hello: Hello) -> None:
+        """Take the link in, or refuse it by RemoteProtocolError."""
+        if hello.source == ADMINISTRATOR:
+            link.greet(self._hello(ADMINISTRATOR, hello.connection))
+            return
+        broker = BrokerId(hello.source)
+        peer = self._peers.get(broker)
+        if hello.cluster_id != self._cluster_id() or hello.target != self._me:
+            raise RemoteProtocolError(
+                f"a hello for broker {hello.target} of cluster {hello.cluster_id!r}: this is"
+                f" {self._me} of {self._cluster_id()!r}"
+            )
+        if peer is None or peer.incarnation != hello.incarnation:
+            link.close("not known in this incarnation (yet)")  # it will try again
+            return
+        before = self._links.get(broker)
+        if before is not None:
+            assert before.hello is not None
+            if before.hello.connection >= hello.connection:
+                link.close("an older connection")
+                return
+            self._drop(broker, "a newer connection took its place")
+        self._strangers.discard(link)
+        self._links[broker] = link
+        if self._me > broker:  # it has dialled
+            link.greet(self._hello(broker, hello.connection))
+        self._connected(broker)
+
+    def _frame(self, link: Link, kind: int, content: memoryview) -> None:
+        assert link.hello is not None
+        source = link.hello.source
+        if source == ADMINISTRATOR:
+            if kind != FrameKind.STATUS:
+                raise RemoteProtocolError(f"a frame of kind {kind} from an administrator")
+            link.send(plain_frame(FrameKind.STATUS, self._status()))
+            link.flush()
+            return
+        if self._links.get(BrokerId(source)) is not link:
+            return  # it is being closed
+        topic_id, index, message = self._codec.read(kind, content)
+        self._received(BrokerId(source), topic_id, index, message)
+
+    def _drop(self, broker: BrokerId, why: str) -> None:
+        """End a link, and tell at once."""
+        link = self._links.pop(broker, None)
+        if link is not None:
+            self._strangers.add(link)  # until it has ended
+            link.close(why)
+            self._disconnected(broker)
+
+    def _ended(self, link: Link, why: str) -> None:
+        self.ends[why.partition(":")[0]] += 1
+        if why.startswith("malformed"):
+            self.malformed[link.host] += 1
+            if self.malformed[link.host].bit_count() == 1:
+                _LOG.warning("link with %s closed: %s", link.host, why)
+        self._strangers.discard(link)
+        if link.hello is None or link.hello.source == ADMINISTRATOR:
+            return
+        broker = BrokerId(link.hello.source)
+        if self._links.get(broker) is link:
+            _LOG.info("link with broker %d ended: %s", broker, why)
+            del self._links[broker]
+            self._disconnected(broker)
+            self._settled()
+            self._dial(broker)
