@@ -16,9 +16,10 @@ from logs import batch
 from orderwire.aio.broker_files import DataDirectoryInUse
 from orderwire.aio.broker_process import BrokerDidNotStart, BrokerProcess
 from orderwire.aio.broker_server import BrokerLimits, BrokerServer
+from orderwire.broker.flush import Flush
 from orderwire.broker.log import StorageError
 from orderwire.broker.node import Commit
-from orderwire.broker.settings import BrokerSettings, Flush
+from orderwire.broker.settings import BrokerSettings
 from orderwire.broker.wire.apis import ApiKey
 from orderwire.broker.wire.generated.metadata import MetadataRequest, MetadataRequestTopic
 from orderwire.broker.wire.generated.produce import (

@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from logs import batch
 from nodes import Node, decode
 
+from orderwire.broker.flush import Flush
 from orderwire.broker.log.faulty import FaultyStorage
 from orderwire.broker.replies import Reply
-from orderwire.broker.settings import BrokerSettings, Flush
+from orderwire.broker.settings import BrokerSettings
 from orderwire.broker.wire.apis import ApiKey
 from orderwire.broker.wire.generated.offset_commit import (
     OffsetCommitRequest,

@@ -18,12 +18,13 @@ from orderwire.aio.broker_connection import Connection, Slot
 from orderwire.aio.broker_files import BrokerFiles
 from orderwire.aio.clock import GroupClock
 from orderwire.aio.cluster_host import ClusterHost
+from orderwire.broker.flush import Flush
 from orderwire.broker.log import Storage, StorageError
 from orderwire.broker.node import Broker, Commit
 from orderwire.broker.replicas import OpenReplica, ReplicaOf
 from orderwire.broker.replication.replica import Replica
 from orderwire.broker.replies import Reply
-from orderwire.broker.settings import BrokerSettings, Flush
+from orderwire.broker.settings import BrokerSettings
 from orderwire.broker.topics import Topic
 from orderwire.kernel import NS_PER_S, Instant
 from orderwire.kernel.errors import OrderwireError, RemoteProtocolError

@@ -13,6 +13,7 @@ import msgspec
 
 from orderwire.broker.cluster import Cluster
 from orderwire.broker.error_codes import ErrorCode
+from orderwire.broker.flush import Flush
 from orderwire.broker.group_model import Answer, GroupEffects, JoinResult
 from orderwire.broker.groups import GroupCoordinator
 from orderwire.broker.journal import Journal, frame
@@ -32,7 +33,7 @@ from orderwire.broker.replies import Client, Outcome, Reply, Request
 from orderwire.broker.requests import HANDLERS, unsupported_version
 from orderwire.broker.requests.groups import join_reply, sync_reply
 from orderwire.broker.requests.produce import body_at, produce_single
-from orderwire.broker.settings import BrokerSettings, Flush
+from orderwire.broker.settings import BrokerSettings
 from orderwire.broker.topics import Topic, TopicStore
 from orderwire.broker.wire.apis import API_BY_KEY, ApiKey
 from orderwire.broker.wire.codec import skip_tags

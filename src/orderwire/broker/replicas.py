@@ -168,7 +168,10 @@ class Replicas:
                 index=index,
                 log=self._broker.log_config(topic),
                 mode=mode,
-                settings=replication_settings(topics, topic, len(members)),
+                settings=msgspec.structs.replace(
+                    replication_settings(topics, topic, len(members)),
+                    flush=self._broker.settings.flush,
+                ),
             )
         )
         return Partition(topic, index, replica.log, replica, mode)

@@ -1,23 +1,11 @@
 """Everything about one broker that its owner may choose."""
 
-from enum import Enum
-
 import msgspec
 
+from orderwire.broker.flush import Flush
 from orderwire.broker.group_model import GroupSettings
 from orderwire.broker.topics import TopicSettings
 from orderwire.kernel import NS_PER_S
-
-
-class Flush(Enum):
-    """When a produce request is answered."""
-
-    NONE = "none"
-    """When its batches are in the page cache: they survive the process, not the machine."""
-    GROUP = "group"
-    """When they are on disk; requests that wait at the same time share one fdatasync."""
-    MESSAGE = "message"
-    """When they are on disk; every request has its own fdatasync."""
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -12,8 +12,9 @@ import msgspec
 
 from orderwire.aio.addresses import is_loopback
 from orderwire.aio.broker_server import BrokerLimits, BrokerServer
+from orderwire.broker.flush import Flush
 from orderwire.broker.group_model import GroupSettings
-from orderwire.broker.settings import BrokerSettings, Flush
+from orderwire.broker.settings import BrokerSettings
 from orderwire.broker.topic_config import check_configs
 from orderwire.broker.topics import TopicSettings
 from orderwire.cli.output import EXIT_FAILED, emit, emit_json, progress

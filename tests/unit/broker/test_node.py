@@ -7,10 +7,11 @@ from logs import batch
 from nodes import Node, decode, fetch_request
 
 from orderwire.broker.error_codes import ErrorCode
+from orderwire.broker.flush import Flush
 from orderwire.broker.log import MemoryStorage, StorageError
 from orderwire.broker.log.faulty import FaultyDisk, FaultyStorage
 from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply
-from orderwire.broker.settings import BrokerSettings, Flush
+from orderwire.broker.settings import BrokerSettings
 from orderwire.broker.topics import TopicSettings
 from orderwire.broker.wire.apis import ApiKey
 from orderwire.broker.wire.generated.create_partitions import (

@@ -7,10 +7,11 @@ import pytest
 from logs import batch
 from nodes import Node, decode, fetch_request
 
+from orderwire.broker.flush import Flush
 from orderwire.broker.log.faulty import FaultyStorage
 from orderwire.broker.replies import Client, Outcome, Reply
 from orderwire.broker.requests.produce_run import Run, produce_run
-from orderwire.broker.settings import BrokerSettings, Flush
+from orderwire.broker.settings import BrokerSettings
 from orderwire.broker.topics import TopicSettings
 from orderwire.broker.wire.apis import API_BY_KEY, ApiKey
 from orderwire.broker.wire.generated.produce import (
