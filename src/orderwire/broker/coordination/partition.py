@@ -1,0 +1,146 @@
+"""A partition's epoch, original and in-sync set: read at one moment, and changed at one moment.
+
+The in-sync set is written by an original alone, in a transaction that finds its epoch unchanged and
+its `original` there; an epoch is begun by who makes `original`, in one transaction.  So what was
+read in turn, the epoch first, was true at one moment unless `original` or the in-sync set says a
+later epoch.
+"""
+
+import msgspec
+
+from orderwire.broker.coordination.commands import Check, Create, Delete, Operation, Set, Znode
+from orderwire.broker.coordination.layout import (
+    NO_SYNC,
+    IsrData,
+    OriginalData,
+    PartitionPaths,
+    SyncMark,
+    decode,
+    decode_isr,
+    decode_number,
+    encode,
+    encode_topic,
+    topic_path,
+)
+from orderwire.broker.replication.effects import ChangeIsr, SetSync
+from orderwire.broker.replication.view import BrokerId, PartitionView
+from orderwire.broker.topics import Topic
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What a partition's znodes said at one moment, with what a compare-and-set needs."""
+
+    epoch: int
+    epoch_version: int
+    original: OriginalData | None
+    owner: int
+    """The session of the original; 0 when there is none."""
+    isr: tuple[BrokerId, ...]
+    isr_version: int
+
+    def view(self, replicas: tuple[int, ...]) -> PartitionView:
+        """Return it as the replicas are told."""
+        original = None if self.original is None else self.original.id
+        ascending = tuple(BrokerId(replica) for replica in sorted(replicas))
+        return PartitionView(self.epoch, original, self.isr, self.isr_version, ascending)
+
+
+def seen(paths: PartitionPaths, epoch: Znode, original: Znode | None, isr: Znode) -> Seen | None:
+    """Put together what was read in this order; None: they changed meanwhile, read again.
+
+    Raises Malformed.
+    """
+    number = decode_number(paths.epoch, epoch.data)
+    members = decode_isr(paths.isr, isr.data)
+    who, owner = None, 0
+    if original is not None:
+        who, owner = decode(OriginalData, paths.original, original.data), original.owner
+    if members.epoch > number or (who is not None and who.epoch != number):
+        return None
+    return Seen(number, epoch.version, who, owner, members.isr, isr.version)
+
+
+def elect(
+    paths: PartitionPaths, now: Seen, me: BrokerId, incarnation: str, epoch: int
+) -> tuple[OriginalData, tuple[Operation, ...]] | None:
+    """Become original with `epoch` + 1; None when it is known that it cannot be.  [R7]"""
+    if now.epoch != epoch or now.original is not None or me not in now.isr:
+        return None
+    original = OriginalData(me, incarnation, epoch + 1)
+    return original, (
+        Check(paths.isr, now.isr_version),
+        Set(paths.epoch, b"%d" % original.epoch, now.epoch_version),
+        Create(paths.original, encode(original), ephemeral=True),
+    )
+
+
+def elected(now: Seen, original: OriginalData, owner: int) -> Seen:
+    """What the znodes say after an election that was won."""
+    return msgspec.structs.replace(
+        now,
+        epoch=original.epoch,
+        epoch_version=now.epoch_version + 1,
+        original=original,
+        owner=owner,
+    )
+
+
+def resign(
+    paths: PartitionPaths, now: Seen, me: BrokerId, epoch: int
+) -> tuple[Operation, ...] | None:
+    """Give the epoch up; None when it is not ours."""
+    if now.epoch != epoch or now.original is None or now.original.id != me:
+        return None
+    return Check(paths.epoch, now.epoch_version), Delete(paths.original)
+
+
+def change_isr(
+    paths: PartitionPaths, now: Seen, me: BrokerId, wish: ChangeIsr
+) -> tuple[Operation, ...] | None:
+    """Replace the in-sync set as original of an epoch; None when it is known that it cannot be."""
+    if now.epoch != wish.epoch or now.original is None or now.original.id != me:
+        return None
+    assert me in wish.isr, f"broker {me} is original and leaves itself out of {wish.isr}"
+    return (
+        Check(paths.epoch, now.epoch_version),
+        Check(paths.original),
+        Set(paths.isr, encode(IsrData(wish.epoch, tuple(sorted(wish.isr)))), wish.version),
+    )
+
+
+def set_sync(paths: PartitionPaths, now: Seen, wish: SetSync) -> tuple[Operation, ...] | None:
+    """Write `syncStart` and `syncEnd` in an epoch; None when it is over."""
+    if now.epoch != wish.epoch:
+        return None
+    operations: list[Operation] = [Check(paths.epoch, now.epoch_version)]
+    for path, offset in ((paths.sync_start, wish.start), (paths.sync_end, wish.end)):
+        if offset is not None:
+            operations.append(Set(path, SyncMark(offset, wish.epoch, wish.round).encode()))
+    return tuple(operations)
+
+
+def create_topic(topic: Topic) -> tuple[Operation, ...]:
+    """Make a topic with its partitions: every replica is in sync, nobody elected."""
+    return Create(topic_path(topic.name), encode_topic(topic)), *_create_partitions(topic, 0)
+
+
+def change_topic(topic: Topic, partitions: int, version: int) -> tuple[Operation, ...]:
+    """Put this in place of a topic with so many partitions, if it has this version."""
+    changed = Set(topic_path(topic.name), encode_topic(topic), version)
+    return changed, *_create_partitions(topic, partitions)
+
+
+def _create_partitions(topic: Topic, first: int) -> list[Operation]:
+    made: list[Operation] = []
+    for index in range(first, topic.partitions):
+        paths = PartitionPaths(topic.name, index)
+        isr = IsrData(-1, tuple(BrokerId(broker) for broker in topic.replicas[index]))
+        made += [
+            Create(paths.me),
+            Create(paths.epoch, b"-1"),
+            Create(paths.isr, encode(isr)),
+            Create(paths.sync_start, NO_SYNC.encode()),
+            Create(paths.sync_end, NO_SYNC.encode()),
+            Create(paths.lock),
+        ]
+    return made
