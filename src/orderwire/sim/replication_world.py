@@ -61,9 +61,9 @@ class ReplicationWorld(Cluster):
             return
         broker = producer.broker
         assert broker is not None
-        self._token += 1
-        request = producer.take_next(broker, self._token)
-        self.tokens[self._token] = (who, producer.connection, broker)
+        token = self._next_token()
+        request = producer.take_next(broker, token)
+        self.tokens[token] = (who, producer.connection, broker)
         settings = producer.settings
         self.on_event(told.Requested(producer.session, request.messages, settings.acks))
         records = producer.encoded(request.number, request.messages)
@@ -91,8 +91,15 @@ class ReplicationWorld(Cluster):
             return False
         producer.broker = found
         self._connection += 1
-        producer.connection = self._connection
+        producer.connection = producer.number if self.world.coarse else self._connection
         return True
+
+    def _next_token(self) -> int:
+        """A search needs numbers that come again, so that states do."""
+        self._token += 1
+        if not self.world.coarse:
+            return self._token
+        return next(each for each in range(self._token) if each not in self.tokens)
 
     def _answer(self, who: int, _: int) -> None:
         producer = self.producers[who]

@@ -392,6 +392,17 @@ class Judge:
         """How many messages were."""
         return len(self._acknowledged)
 
+    def facts(self) -> tuple[object, ...]:
+        """What, beside what is committed, decides later verdicts."""
+        return (
+            self._acknowledged,
+            self._session,
+            self._original,
+            self._round,
+            self._log_start,
+            self._republished,
+        )
+
     def committed_messages(self) -> dict[str, int]:
         """Message → offset."""
         return dict(self._committed)
