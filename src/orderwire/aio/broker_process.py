@@ -29,15 +29,20 @@ class BrokerDidNotStart(OrderwireError):
 
 class _Listening(msgspec.Struct):
     listen: str
+    internal: str = ""
 
 
 class BrokerProcess:
     """One `orderwire broker`, in a session of its own; it ends with `stop` or `kill`."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]", address: str, log: Path) -> None:
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", address: str, log: Path, internal: str = ""
+    ) -> None:
         self._process = process
         self.address = address
         """HOST:PORT it listens on."""
+        self.internal = internal
+        """Where the other brokers of its cluster find it; empty when it is alone."""
         self.log = log
         """What it wrote to standard error."""
 
@@ -49,19 +54,23 @@ class BrokerProcess:
         listen: str = "127.0.0.1:0",
         log: Path | None = None,
         seconds: float = START_SECONDS_MAX,
+        tied: bool = False,
     ) -> "BrokerProcess":
         """Start a broker over this data directory and wait until it listens.
 
-        `options` are further ones of `orderwire broker`.  Raises BrokerDidNotStart.
+        `options` are further ones of `orderwire broker`; one that is `tied` ends with this process,
+        however that ends.  Raises BrokerDidNotStart.
         """
         data.mkdir(parents=True, exist_ok=True)
         log = log if log is not None else data.with_name(data.name + ".log")
         order = [sys.executable, "-c", "from orderwire.cli.main import main; main()", "broker"]
         order += ["--data", str(data), "--listen", listen, "--json", *options]
+        if tied:
+            order.append("--end-with-input")
         with log.open("ab") as errors:
             process = subprocess.Popen(
                 order,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if tied else subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,
@@ -69,7 +78,7 @@ class BrokerProcess:
         assert process.stdout is not None
         try:
             line = _first_line(process.stdout, seconds)
-            address = msgspec.json.decode(line, type=_Listening).listen
+            told = msgspec.json.decode(line, type=_Listening)
         except (TimeoutError, *UNREADABLE) as error:
             process.kill()
             process.wait()
@@ -80,7 +89,7 @@ class BrokerProcess:
             process.kill()
             process.wait()
             raise
-        return cls(process, address, log)
+        return cls(process, told.listen, log, told.internal)
 
     @property
     def pid(self) -> int:
@@ -102,10 +111,14 @@ class BrokerProcess:
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE")
 
-    def stop(self, seconds: float = STOP_SECONDS_MAX) -> int:
-        """Let it end properly; after `seconds` kill it.  Returns its exit status."""
+    def ask_to_end(self) -> None:
+        """Have it begin to end properly; `stop` waits for that."""
         if self.is_running:
             self._process.send_signal(signal.SIGTERM)
+
+    def stop(self, seconds: float = STOP_SECONDS_MAX) -> int:
+        """Let it end properly; after `seconds` kill it.  Returns its exit status."""
+        self.ask_to_end()
         try:
             return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -123,6 +136,8 @@ class BrokerProcess:
     def _close(self) -> None:
         if self._process.stdout is not None:
             self._process.stdout.close()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
 
     def __enter__(self) -> "BrokerProcess":
         return self

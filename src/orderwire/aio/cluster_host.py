@@ -293,12 +293,16 @@ class ClusterHost:
         for partition in broker.all_partitions():
             assert partition.replica is not None
             assert partition.mode is not None
+            view = partition.replica.view
             partitions.append(
                 {
                     "topic": partition.topic,
                     "partition": partition.index,
                     "mode": partition.mode.value,
                     "replicas": partition.of.replicas[partition.index],
+                    "epoch": partition.leader_epoch,
+                    "original": None if view is None else view.original,
+                    "isr": () if view is None else view.isr,
                     "start_offset": partition.log.start_offset,
                     "end_offset": partition.log.end_offset,
                     "high_watermark": partition.high_watermark,

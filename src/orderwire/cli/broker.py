@@ -6,20 +6,23 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
 
-from orderwire.aio.addresses import is_loopback
+from orderwire.aio.addresses import is_loopback, join_address
 from orderwire.aio.broker_server import BrokerLimits, BrokerServer
+from orderwire.aio.cluster_member import ClusterJoining
 from orderwire.broker.flush import Flush
 from orderwire.broker.group_model import GroupSettings
 from orderwire.broker.settings import BrokerSettings
 from orderwire.broker.topic_config import check_configs
 from orderwire.broker.topics import TopicSettings
+from orderwire.cli.cluster_options import member_options, taken
 from orderwire.cli.output import EXIT_FAILED, emit, emit_json, progress
 from orderwire.kernel import NS_PER_MS
-from orderwire.kernel.errors import OrderwireError
+from orderwire.kernel.errors import LocalProtocolError, OrderwireError
 
 _PORT_MAX = 65_535
 
@@ -52,8 +55,10 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
 @click.option("--rebalance-delay-ms", default=300, show_default=True, type=click.IntRange(0))
 @click.option("--topic-config", multiple=True, metavar="KEY=VALUE", help="Default of all topics.")
 @click.option("--limit", multiple=True, metavar="NAME=N", help="A limit, as connections_max=100.")
+@member_options
 @click.option("--insecure", is_flag=True, help="Listen beyond this machine without protection.")
 @click.option("--loop", default="auto", type=click.Choice(["auto", "asyncio", "uvloop"]))
+@click.option("--end-with-input", is_flag=True, hidden=True, help="End when input ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print the address as JSON once listening.")
 def command(
     data: Path,
@@ -68,7 +73,9 @@ def command(
     limit: tuple[str, ...],
     insecure: bool,
     loop: str,
+    end_with_input: bool,
     as_json: bool,
+    **member: Any,
 ) -> None:
     """Run one broker that speaks the Kafka wire protocol.
 
@@ -84,6 +91,12 @@ def command(
     refusal = check_configs(defaults)
     if refusal is not None:
         raise click.UsageError(f"--topic-config: {refusal.message}")
+    try:
+        joined = taken(member).joined(insecure=insecure)
+    except LocalProtocolError as error:
+        raise click.UsageError(str(error)) from None
+    if joined is not None:
+        defaults.setdefault("min.insync.replicas", "2")
     settings = BrokerSettings(
         node_id=node_id,
         flush=Flush(flush),
@@ -101,16 +114,27 @@ def command(
 
     async def run() -> int:
         server = await BrokerServer.start(
-            data, host, port, settings=settings, limits=limits, advertise=told
+            data,
+            host,
+            port,
+            settings=settings,
+            limits=limits,
+            advertise=told,
+            cluster=None if joined is None else ClusterJoining(joined, node_id),
         )
         stop = asyncio.Event()
+        if end_with_input:
+            server.loop.add_reader(sys.stdin.fileno(), stop.set)
         for name in (signal.SIGINT, signal.SIGTERM):
             server.loop.add_signal_handler(name, stop.set)
         server.failed.add_done_callback(lambda _: stop.set())
         address = f"[{server.address[0]}]" if ":" in server.address[0] else server.address[0]
         address = f"{address}:{server.address[1]}"
         if as_json:
-            emit_json({"listen": address})
+            listening = {"listen": address}
+            if server.host is not None:
+                listening["internal"] = join_address(*server.host.links.address)
+            emit_json(listening)
         else:
             emit(f"listening on {address}")
         await stop.wait()

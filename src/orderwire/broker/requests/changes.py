@@ -123,8 +123,17 @@ def creation(broker: "Broker", topic: Topic) -> Step:
 def with_replicas(
     broker: "Broker", topic: Topic, replication: int, assigned: Sequence[Sequence[int]] = ()
 ) -> Topic | Refusal:
-    """Say where the partitions of a topic go, as many copies as asked for (−1: the default)."""
+    """Say where the partitions of a topic go, as many copies as asked for (−1: the default).
+
+    What replicas must agree on is written into the topic: brokers may have other defaults.
+    """
     assert broker.replicas is not None
+    agreed = {
+        name: value
+        for name, value in broker.settings.topics.configs.items()
+        if name.startswith("orderwire.") or name == "min.insync.replicas"
+    }
+    topic = msgspec.structs.replace(topic, configs=agreed | topic.configs)
     alive = [one.broker_id for one in broker.replicas.cluster.brokers()]
     if assigned:
         for members in assigned:

@@ -1,0 +1,205 @@
+"""`orderwire cluster`: several brokers as one, and how they are."""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from orderwire.aio.cluster_process import REPLICAS_MAX, ClusterProcess
+from orderwire.aio.cluster_status import ask_status, find_brokers
+from orderwire.aio.zookeeper_client import ZookeeperClient
+from orderwire.broker.replication.settings import Mode
+from orderwire.cli.cluster_options import SESSION_MS_MIN
+from orderwire.cli.output import EXIT_FAILED, EXIT_GOOD, emit, emit_json, progress
+from orderwire.cli.protection import FILE, credentials
+from orderwire.cli.running import run_until_stopped
+from orderwire.cli.zookeeper_options import ZookeeperOptions, zookeeper_options
+from orderwire.kernel import OrderwireError
+
+_LOOK_S = 0.5
+_HEAD = ("TOPIC", "PART", "MODE", "EPOCH", "ORIGINAL", "ISR", "COMMITTED", "LAG OF EACH", "BROKERS")
+
+
+@click.group()
+def command() -> None:
+    """Run brokers that keep every partition the same, and show how they are."""
+
+
+@command.command(epilog="Example:  orderwire cluster up --replicas 3 --mode active-active")
+@click.option("--replicas", default=3, show_default=True, type=click.IntRange(1, REPLICAS_MAX))
+@click.option(
+    "--mode",
+    default=Mode.ACTIVE_STANDBY.value,
+    show_default=True,
+    type=click.Choice([mode.value for mode in Mode]),
+    help="How topics are kept that do not say: one takes messages and others follow, one hands them"
+    " to all in turn, or all take them.",
+)
+@click.option("--zookeeper", metavar="HOST:PORT,…[/FOLDER]", help="An ensemble that runs already.")
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keeps everything; without it nothing is left when the cluster ends.",
+)
+@click.option("--listen", multiple=True, metavar="HOST:PORT", help="One for each broker.")
+@click.option("--session-ms", default=6_000, show_default=True, type=click.IntRange(SESSION_MS_MIN))
+@click.option("--broker-option", multiple=True, metavar="OPTION", help="As --flush=none.")
+@click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON once it runs.")
+def up(
+    replicas: int,
+    mode: str,
+    zookeeper: str | None,
+    data: Path | None,
+    listen: tuple[str, ...],
+    session_ms: int,
+    broker_option: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Start brokers, and a ZooKeeper where none is given; run until SIGINT or SIGTERM.
+
+    If a broker ends by itself the others go on: that is what they are for.
+    """
+    if listen and len(listen) != replicas:
+        raise click.UsageError(f"{len(listen)} --listen for {replicas} replicas")
+
+    async def work(stop: asyncio.Event) -> int:
+        with contextlib.ExitStack() as stack:
+            folder = data
+            if folder is None:
+                folder = Path(
+                    stack.enter_context(tempfile.TemporaryDirectory(prefix="orderwire-cluster-"))
+                )
+            cluster = await asyncio.to_thread(
+                ClusterProcess.start,
+                folder,
+                *broker_option,
+                replicas=replicas,
+                mode=Mode(mode),
+                zookeeper=zookeeper,
+                listen=listen,
+                session_ms=session_ms,
+            )
+            try:
+                _tell(cluster, as_json=as_json)
+                running = set(range(replicas))
+                while running:
+                    for index in sorted(running):
+                        if not cluster.brokers[index].is_running:
+                            running.discard(index)
+                            progress(f"broker {index} has ended: {cluster.brokers[index].log}")
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(stop.wait(), _LOOK_S)
+                        return EXIT_GOOD
+                progress("no broker is left")
+                return EXIT_FAILED
+            finally:
+                await asyncio.to_thread(cluster.stop)
+
+    run_until_stopped(work)
+
+
+def _tell(cluster: ClusterProcess, *, as_json: bool) -> None:
+    if as_json:
+        brokers = [
+            {"id": index, "listen": one.address, "internal": one.internal, "pid": one.pid}
+            for index, one in enumerate(cluster.brokers)
+        ]
+        emit_json(
+            {"bootstrap": cluster.bootstrap, "zookeeper": cluster.zookeeper, "brokers": brokers}
+        )
+    else:
+        emit(f"bootstrap servers: {cluster.bootstrap}")
+        emit(f"ZooKeeper: {cluster.zookeeper}")
+
+
+@command.command(epilog="Example:  orderwire cluster status --zookeeper 127.0.0.1:2181")
+@click.option("--zookeeper", metavar="HOST:PORT,…[/FOLDER]", help="Where the cluster is kept.")
+@zookeeper_options
+@click.option("--broker", multiple=True, metavar="HOST:PORT", help="Internal listeners to ask.")
+@click.option("--internal-cert", type=FILE, help="PEM: a certificate of the cluster's CA.")
+@click.option("--internal-key", type=FILE, help="PEM: the certificate's key.")
+@click.option("--internal-ca", type=FILE, help="PEM: the CA of the cluster's brokers.")
+@click.option("--topic", multiple=True, help="These topics only.")
+@click.option("--json", "as_json", is_flag=True, help="Print what every broker says as JSON.")
+def status(
+    zookeeper: str | None,
+    broker: tuple[str, ...],
+    internal_cert: Path | None,
+    internal_key: Path | None,
+    internal_ca: Path | None,
+    topic: tuple[str, ...],
+    as_json: bool,
+    **access: Path | None,
+) -> None:
+    """Show replicas, epochs, originals, in-sync sets, rounds and lags."""
+    if bool(broker) == bool(zookeeper):
+        raise click.UsageError("give --zookeeper, or one --broker or more")
+
+    async def work(stop: asyncio.Event) -> int:
+        tls = credentials(internal_cert, internal_key, internal_ca, options="--internal")
+        addresses = list(broker)
+        if zookeeper is not None:
+            granted = ZookeeperOptions(**access).access()
+            async with ZookeeperClient(zookeeper, access=granted) as client:
+                addresses = [one.internal for one in (await find_brokers(client)).values()]
+        asked = [ask_status(address, tls) for address in addresses]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        told: list[dict[str, Any]] = []
+        for address, answer in zip(addresses, answers, strict=True):
+            if isinstance(answer, OSError | TimeoutError | OrderwireError):
+                progress(f"{address} does not answer: {answer or type(answer).__name__}")
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                if topic:
+                    kept = [one for one in answer["partitions"] if one["topic"] in topic]
+                    answer["partitions"] = kept
+                told.append(answer)
+        if as_json:
+            emit_json({"brokers": told})
+        else:
+            for line in lines(told):
+                emit(line)
+        return EXIT_GOOD if told and len(told) == len(addresses) else EXIT_FAILED
+
+    run_until_stopped(work)
+
+
+def lines(told: list[dict[str, Any]]) -> list[str]:
+    """Lay out what the brokers said: one line for each partition, from its original's words."""
+    places: dict[tuple[str, int], dict[int, Mapping[str, Any]]] = {}
+    for answer in told:
+        for one in answer["partitions"]:
+            places.setdefault((one["topic"], one["partition"]), {})[answer["broker"]] = one
+    rows = [_HEAD]
+    for (topic, index), said in sorted(places.items()):
+        newest = max(said.values(), key=lambda one: one.get("epoch", -1))
+        original = newest.get("original")
+        if original in said:
+            newest = said[original]
+        committed = newest["high_watermark"]
+        rows.append(
+            (
+                topic,
+                str(index),
+                newest["mode"],
+                str(newest.get("epoch", -1)),
+                "-" if original is None else str(original),
+                ",".join(map(str, newest.get("isr", ()))),
+                str(committed),
+                " ".join(
+                    f"{broker}:{committed - said[broker]['high_watermark']}"
+                    for broker in sorted(said)
+                ),
+                ",".join(map(str, newest["replicas"])),
+            )
+        )
+    widths = [max(len(row[at]) for row in rows) for at in range(len(_HEAD))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

@@ -1,0 +1,94 @@
+"""Options of a broker that is a member of a cluster."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from orderwire.aio.addresses import split_address
+from orderwire.aio.cluster_member import ClusterOptions
+from orderwire.cli.protection import FILE, credentials
+from orderwire.cli.zookeeper_options import ZookeeperOptions, zookeeper_options
+from orderwire.kernel import NS_PER_MS
+
+SESSION_MS_MIN = 1_000
+
+
+class MemberOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the options say."""
+
+    zookeeper: str | None
+    zookeeper_ca: Path | None
+    zookeeper_cert: Path | None
+    zookeeper_key: Path | None
+    zookeeper_user: Path | None
+    session_ms: int
+    internal_listen: str
+    internal_cert: Path | None
+    internal_key: Path | None
+    internal_ca: Path | None
+
+    def joined(self, *, insecure: bool) -> ClusterOptions | None:
+        """Return how to join; None when the broker stays alone.
+
+        Raises LocalProtocolError and click.UsageError.
+        """
+        if self.zookeeper is None:
+            return None
+        host, port = split_address(self.internal_listen)
+        return ClusterOptions(
+            zookeeper=self.zookeeper,
+            session_ns=self.session_ms * NS_PER_MS,
+            access=ZookeeperOptions(
+                zookeeper_ca=self.zookeeper_ca,
+                zookeeper_cert=self.zookeeper_cert,
+                zookeeper_key=self.zookeeper_key,
+                zookeeper_user=self.zookeeper_user,
+            ).access(),
+            internal_host=host,
+            internal_port=port,
+            internal_tls=credentials(
+                self.internal_cert, self.internal_key, self.internal_ca, options="--internal"
+            ),
+            insecure=insecure,
+        )
+
+
+def member_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of `MemberOptions`."""
+    for option in (
+        click.option("--internal-ca", type=FILE, help="PEM: the CA of the cluster's brokers."),
+        click.option("--internal-key", type=FILE, help="PEM: the certificate's key."),
+        click.option(
+            "--internal-cert", type=FILE, help="PEM: our certificate between brokers: mutual TLS."
+        ),
+        click.option(
+            "--internal-listen",
+            default="127.0.0.1:0",
+            show_default=True,
+            help="In a cluster: where the other brokers find this one.",
+        ),
+        click.option(
+            "--session-ms",
+            default=6_000,
+            show_default=True,
+            type=click.IntRange(SESSION_MS_MIN),
+            help="In a cluster: a broker that is silent for so long has gone.",
+        ),
+        zookeeper_options,
+        click.option(
+            "--zookeeper",
+            metavar="HOST:PORT,…[/FOLDER]",
+            help="Be a member of the cluster that is kept there.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def taken(options: dict[str, Any]) -> MemberOptions:
+    """Take the options of a member out of a command's."""
+    names = MemberOptions.__struct_fields__
+    return MemberOptions(**{name: options.pop(name) for name in names})
