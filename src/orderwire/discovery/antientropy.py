@@ -115,7 +115,7 @@ class AntiEntropy:
         if self._settings.gossip_heartbeats:
             self._own.beat()
         rows = [self._own.row()]
-        rows += roster.rows(now)
+        rows += roster.rows(roster.entries.values(), now)
         return Sync(to, roster.me, self._fitting(rows))
 
     def _fitting(self, rows: list[Row]) -> tuple[Row, ...]:
@@ -135,18 +135,19 @@ class AntiEntropy:
         self._exchange.merge_all(message.rows, source, now)
         own = self._own.row()
         mine = [own] if _newer(own, told.get(own.id)) else []
-        for entry in roster.entries.values():
-            row = told.get(entry.id)
+        newer = [
+            entry
+            for entry in roster.entries.values()
             if (
-                row is not None
-                and row.hb >= entry.hb
-                and row.ver >= entry.ver
-                and row.inc == entry.inc
-                and entry.status is not Status.LEFT
-            ):
-                continue  # As most are.
-            if _newer(entry, row):
-                mine.append(roster.row_of(entry, now))
+                (row := told.get(entry.id)) is None
+                or entry.hb > row.hb
+                or entry.ver > row.ver
+                or entry.inc != row.inc
+                or entry.status is Status.LEFT
+            )
+            and _newer(entry, row)
+        ]
+        mine += roster.rows(newer, now)
         want = self._exchange.claim(source, message.rows, now)
         if not mine and not want:
             return []

@@ -188,7 +188,7 @@ class Roster:
         held = None if old is None or self._mechanisms.versions else old.map
         if contact is not None:
             self._forget_contact(contact)
-        self._suspects.pop(row.id, None)
+        suspected = self._suspects.pop(row.id, None)
         free = self._vacate(row.addr, row.id, row.inc)
         status = Status.LIVE
         if row.status is Status.LEFT:
@@ -202,7 +202,8 @@ class Roster:
             self._by_addr[row.addr] = row.id
         elif held is not None:
             self._release(held)
-        self._relink(row.id)
+        if contact is None or suspected is not None or status is not Status.LIVE:
+            self._relink(row.id)  # Else it is on the ring already.
         return Merge.NEWS
 
     def _claim(self, addr: Address, identity: int, inc: int) -> bool:
@@ -427,13 +428,10 @@ class Roster:
 
     def row_of(self, entry: Entry, now: Instant) -> Row:
         """Return its header as evidence for others."""
-        return self._rows([entry], now)[0]
+        return self.rows((entry,), now)[0]
 
-    def rows(self, now: Instant) -> list[Row]:
-        """Return all headers as evidence for others."""
-        return self._rows(self.entries.values(), now)
-
-    def _rows(self, entries: Iterable[Entry], now: Instant) -> list[Row]:
+    def rows(self, entries: Iterable[Entry], now: Instant) -> list[Row]:
+        """Return their headers as evidence for others."""
         ages = self._mechanisms.ages
         rows = []
         for entry in entries:
