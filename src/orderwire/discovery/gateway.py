@@ -248,12 +248,12 @@ class Gateway:
 
     def next_deadline(self) -> Instant | None:
         """When `wake` is next due."""
-        due = soonest(self.home.next_deadline(), self._timers.next())
+        due = [self.home.next_deadline(), self._timers.next()]
         for ring in self._backbones.values():
-            due = soonest(due, ring.node.next_deadline())
+            due.append(ring.node.next_deadline())
             if ring.can_ask:
-                due = soonest(due, ring.asking.next_deadline())
-        return due
+                due.append(ring.asking.next_deadline())
+        return soonest(*due)
 
     # -- what the application reads -----------------------------------------------------------
 

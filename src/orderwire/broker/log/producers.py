@@ -56,6 +56,9 @@ class ProducerTable:
     def __len__(self) -> int:
         return len(self._producers)
 
+    def __contains__(self, producer_id: int) -> bool:
+        return producer_id in self._producers
+
     def check(
         self, producer_id: int, epoch: int, first: int, last: int
     ) -> Appended | Refused | None:

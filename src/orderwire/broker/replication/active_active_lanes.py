@@ -1,0 +1,619 @@
+"""Active-active with lanes: every replica takes batches, a round decides their order.  [S004:4.3]
+
+Clients produce to any replica in sync; it appends to its own lane, which has no offsets, and sends
+the same bytes to the others.  A round: the original says how far each lane is ordered now (the
+cut: by broker id, then by place in the lane; offsets follow), members write that to their main
+logs, sync, and answer Done; when all are, it is committed.  There are no holes, seals or orphans:
+what a cut does not reach stays in its owner's lane and enters a later one.
+
+acks=1 is answered when the owner has learned the cut that covers the batch.  Its offset is
+provisional until the commit: should the original and everybody who wrote the cut fail before,
+another order replaces it, and the batch another offset.  An idempotent producer's batch is answered
+at the commit whatever its acks say, so what is not committed was never acknowledged to it and may
+be ordered anew from its next attempt.  −1 is never answered as an offset.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from orderwire.broker.error_codes import ErrorCode
+from orderwire.broker.log import Admitted, Appended, PartitionLog, Refused, Storage, StorageError
+from orderwire.broker.log.admission import admit
+from orderwire.broker.log.producers import ProducerTable
+from orderwire.broker.replication.active_active_lanes_member import LaneMember
+from orderwire.broker.replication.active_active_lanes_original import LaneOriginal
+from orderwire.broker.replication.effects import (
+    Advance,
+    Answer,
+    Deposed,
+    Effects,
+    Elect,
+    Note,
+    Resign,
+    Tell,
+)
+from orderwire.broker.replication.lane import whole_batches
+from orderwire.broker.replication.lane_messages import (
+    LaneBind,
+    LaneBound,
+    LaneCollect,
+    LaneCommit,
+    LaneCut,
+    LaneData,
+    LaneDiverged,
+    LaneDone,
+    LaneFenced,
+    LaneFetch,
+    LaneForward,
+    LaneForwarded,
+    LaneLog,
+    LaneResend,
+    LaneSlice,
+    LaneState,
+    Stamp,
+)
+from orderwire.broker.replication.lane_order import Placed
+from orderwire.broker.replication.lane_producers import LaneProducers, Request
+from orderwire.broker.replication.lane_store import LaneStore, LaneSync
+from orderwire.broker.replication.lane_waiting import Waiting, WaitingRequests
+from orderwire.broker.replication.replica import SyncWork
+from orderwire.broker.replication.settings import ReplicationSettings
+from orderwire.broker.replication.view import BrokerId, PartitionView
+from orderwire.broker.wire.parts import Buffer
+from orderwire.kernel import NS_PER_MS, Instant
+from orderwire.kernel.errors import RemoteProtocolError
+
+PUSH_BYTES = 64 << 10
+"""So much of a lane is sent at once; less waits until what was sent before is ordered."""
+_ANY = ProducerTable()
+"""Knows no producer: sequences are judged at the cut."""
+
+
+class ActiveActiveLanes:
+    """A replica of one partition.  See `replica.Replica` for what its methods mean."""
+
+    def __init__(
+        self,
+        me: BrokerId,
+        storage: Storage,
+        log: PartitionLog,
+        settings: ReplicationSettings,
+        now: Instant,
+    ) -> None:
+        """Open the files beside the log.  Raises LogDamaged, StorageError."""
+        self.me = me
+        self.log = log
+        self.settings = settings
+        self.store = LaneStore(me, storage, log, now // NS_PER_MS)
+        last = self.store.last
+        self.high_watermark = min(
+            max(last.committed, self.store.kept.high_watermark), last.end_offset
+        )
+        self.view: PartitionView | None = None
+        self.links: set[BrokerId] = set()
+        self.lost_at: dict[int, Instant] = {}
+        """When a connection that was there broke."""
+        self.producers = LaneProducers(log.config.producers_max)
+        self.waiting = WaitingRequests()
+        self.original: LaneOriginal | None = None
+        """While we are."""
+        self.member = LaneMember(self)
+        self._contended: int | None = None
+        """The epoch in which we wanted to be original, in this session."""
+        self._open = False
+        """Whether our lane takes batches: the original has told us how far it is ordered."""
+        self._pushed: dict[BrokerId, int] = {}
+        self._committed_end = last.end_of(me) if last.end_offset <= self.high_watermark else 0
+        """How far our lane is committed, at least."""
+        self._handlers: dict[type, Callable[[BrokerId, Any, Instant], Effects]] = {
+            LaneData: self._data,
+            LaneCut: self.member.cut,
+            LaneDone: self._done,
+            LaneCommit: self.member.commit,
+            LaneResend: self._resend,
+            LaneCollect: self.member.collect,
+            LaneState: self._state,
+            LaneFetch: self.member.serve,
+            LaneLog: self.member.log_part,
+            LaneDiverged: self.member.diverged,
+            LaneBind: self._bind,
+            LaneBound: self._bound,
+            LaneForward: self._forward,
+            LaneForwarded: self._forwarded,
+            LaneFenced: self._fenced,
+        }
+
+    # What is known.
+
+    @property
+    def isr(self) -> tuple[BrokerId, ...]:
+        """The in-sync set, as far as we know."""
+        return self.view.isr if self.view is not None else ()
+
+    @property
+    def in_sync(self) -> bool:
+        """Whether we are in it."""
+        return self.me in self.isr
+
+    @property
+    def known_epoch(self) -> int:
+        """The highest epoch we have acted in.  [R2]"""
+        return self.store.kept.known_epoch
+
+    @property
+    def takes_produce(self) -> bool:
+        """Whether our lane takes batches.  [S004:4.3]"""
+        return self._open
+
+    @property
+    def serves_fetch(self) -> bool:
+        """Whether consumers may read here.  [S004:4.7]"""
+        return self.in_sync
+
+    @property
+    def assigned_end(self) -> int:
+        """One behind the last offset that a cut gave."""
+        return self.log.end_offset
+
+    # Views.
+
+    def viewed(self, view: PartitionView, now: Instant) -> Effects:
+        """Take what ZooKeeper says."""
+        known = self.view
+        if known is not None and (view.epoch, view.version) < (known.epoch, known.version):
+            return []
+        self.view = view
+        effects: Effects = []
+        fresh = view.epoch > self.known_epoch
+        if fresh:
+            self.raise_epoch(view.epoch)
+        if self.original is not None and (
+            view.original != self.me or view.epoch != self.original.epoch
+        ):
+            effects += self._depose("ZooKeeper names another, or nobody")
+        if not self.in_sync:
+            effects += self._left_out()
+        if view.original is None:
+            if self.in_sync and self.store.last.whole:
+                self._contended = view.epoch
+                effects.append(Elect(view.epoch))
+        elif view.original == self.me:
+            if self.original is not None:
+                effects += self.original.viewed(now)
+            elif fresh and self._contended == view.epoch - 1:
+                effects += self._elected(view.epoch, now)
+            else:  # of an earlier life or session of ours
+                effects.append(Resign(view.epoch))
+        else:
+            effects += self.member.viewed(now)
+        last = self.store.last
+        if last.whole and last.epoch == self.known_epoch:
+            self.open_lane()
+        return effects + self.push(now)
+
+    def session_lost(self, now: Instant) -> Effects:
+        """Stop being original at once.  [S004:4.6]"""
+        self._contended = None
+        if self.original is None:
+            return []
+        return self._depose("the session is lost")
+
+    def _elected(self, epoch: int, now: Instant) -> Effects:
+        self.member.stop()
+        self.original = LaneOriginal(self, epoch, now)
+        return self.original.begin(now)
+
+    def _depose(self, reason: str) -> Effects:
+        assert self.original is not None
+        epoch = self.original.epoch
+        self.original = None
+        self._contended = None
+        return [Note(Deposed(epoch, reason)), *self._refuse_asked()]
+
+    def _left_out(self) -> Effects:
+        """We are not in sync: nobody orders our lane before we are again.  What is in it stays."""
+        if not self._open:
+            return []
+        self._open = False
+        return self._refuse_asked() + self.waiting.refuse_all(
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "this replica has left the in-sync set"
+        )
+
+    def open_lane(self) -> None:
+        """Our log is the original's, so we know how far our lane is ordered: take batches."""
+        if not self._open and self.in_sync:
+            self.store.lane.begin(self.store.last.end_of(self.me))
+            self._pushed.clear()
+            self._open = True
+
+    def raise_epoch(self, epoch: int) -> None:
+        """Promise to refuse lower epochs.  [R2]"""
+        if epoch > self.known_epoch:
+            self.store.kept.raise_epoch(epoch)
+
+    def superseded(self, epoch: int) -> Effects:
+        """Somebody acts in an epoch above ours."""
+        self.raise_epoch(epoch)
+        if self.original is None or self.original.epoch >= epoch:
+            return []
+        return self._depose(f"epoch {epoch} is under way")
+
+    # Links.
+
+    def connected(self, broker: BrokerId, now: Instant) -> Effects:
+        """Begin anew with another replica."""
+        self.links.add(broker)
+        self.lost_at.pop(broker, None)
+        self._pushed.pop(broker, None)
+        copy = self.store.copies.get(broker)
+        if copy is not None:
+            copy.asked_at = -1
+        effects: Effects = []
+        if self.original is not None:
+            effects += self.original.connected(broker, now)
+        else:
+            effects += self.member.connected(broker, now)
+        return effects + self.push(now)
+
+    def disconnected(self, broker: BrokerId, now: Instant) -> Effects:
+        """What was on its way is lost."""
+        if broker in self.links:
+            self.links.discard(broker)
+            self.lost_at[broker] = now
+        self.waiting.forget_asker(broker)
+        effects: Effects = []
+        for number, (token, to) in list(self.producers.forwarded.items()):
+            if to == broker:
+                del self.producers.forwarded[number]
+                refused = Refused(
+                    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, f"the link to {to} broke"
+                )
+                effects.append(Answer(token, refused))
+        if self.original is not None:
+            return effects + self.original.disconnected(broker, now)
+        if self.view is not None and self.view.original == broker:
+            effects += self._refuse_asked()
+        self.member.disconnected(broker)
+        return effects
+
+    # Produce.
+
+    def produce(
+        self, token: int, connection: int, records: Buffer, acks: int, now: Instant
+    ) -> Effects:
+        """Append to our lane, or hand on what belongs to another."""
+        admitted = self._admitted(records, acks)
+        if isinstance(admitted, Refused | Appended):
+            return [Answer(token, admitted)]
+        request = Request(None, token, acks, admitted, b"")
+        if not admitted.sequenced:
+            return self._append(request, records, now)
+        producer_id, epoch, batch = admitted.sequenced[0]
+        found = self.log.producers.check(
+            producer_id, epoch, batch.first_sequence, batch.last_sequence
+        )
+        if isinstance(found, Appended) and found.last_offset < self.high_watermark:
+            return [Answer(token, found)]
+        if isinstance(found, Refused) and found.error is ErrorCode.INVALID_PRODUCER_EPOCH:
+            return [Answer(token, found)]
+        return self._route(producer_id, batch.first_sequence, request, records, now)
+
+    def _admitted(self, records: Buffer, acks: int) -> Admitted | Appended | Refused:
+        if not self._open:
+            return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this replica is not in sync")
+        settings = self.settings
+        if acks == -1 and len(self.isr) < settings.min_insync_replicas:
+            return Refused(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{len(self.isr)} replicas are in sync, {settings.min_insync_replicas} are needed",
+            )
+        pending = self.store.lane.pending_bytes(self._committed_end)
+        waiting = len(self.waiting) + self.producers.waiting
+        if (
+            pending + len(records) > settings.pending_bytes_max
+            or waiting >= settings.waiting_requests_max
+        ):
+            return Refused(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{pending} bytes and {waiting} requests wait for their order already",
+            )
+        view = records if not isinstance(records, bytes) else memoryview(records)
+        return admit(view, 0, self.log.config, _ANY, internal=False)
+
+    def _route(
+        self, producer_id: int, sequence: int, request: Request, records: Buffer, now: Instant
+    ) -> Effects:
+        """Find the lane of an idempotent producer."""
+        producers = self.producers
+        if producer_id in producers.asked:  # behind what waits already
+            request.records = bytes(records)
+            producers.asked[producer_id].append(request)
+            return []
+        owner = producers.bound.get(producer_id)
+        if self.original is not None:
+            owner = producers.decide(producer_id, self.me, self.isr)
+        elif owner is None and sequence == 0:
+            producers.bind(producer_id, self.me)
+            owner = self.me
+        elif owner is None or owner not in self.isr:
+            return self._ask(producer_id, request, records)
+        if owner == self.me:
+            return self._append(request, records, now)
+        return self._hand_on(BrokerId(owner), request, records)
+
+    def _ask(self, producer_id: int, request: Request, records: Buffer) -> Effects:
+        original = self.view.original if self.view is not None else None
+        if original is None or original not in self.links:
+            refused = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the original is not there to ask")
+            return [Answer(request.token, refused)]
+        request.records = bytes(records)
+        self.producers.asked[producer_id] = [request]
+        return [Tell(original, LaneBind(self.known_epoch, producer_id))]
+
+    def _hand_on(self, owner: BrokerId, request: Request, records: Buffer) -> Effects:
+        if owner not in self.links:
+            refused = Refused(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the producer's lane is {owner}'s: no link"
+            )
+            return [Answer(request.token, refused)]
+        number = self.producers.forward(request.token, owner)
+        return [Tell(owner, LaneForward(number, request.acks, bytes(records)))]
+
+    def _append(self, request: Request, records: Buffer, now: Instant) -> Effects:
+        """Take a request's batches into our lane, in one write."""
+        admitted = request.admitted
+        position = self.store.lane.append(records)
+        self.waiting.add(
+            Waiting(
+                position,
+                position + len(records),
+                request.asker,
+                request.token,
+                request.acks == -1 or bool(admitted.sequenced),
+                admitted.next_offset,
+            )
+        )
+        if self.original is not None:
+            return self.original.go_on(now) + self.push(now)
+        return self.push(now)
+
+    def _refuse_asked(self) -> Effects:
+        effects: Effects = []
+        refused = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the original is another")
+        for requests in self.producers.asked.values():
+            effects += [Answer(each.token, refused) for each in requests if each.token != -1]
+        self.producers.asked.clear()
+        return effects
+
+    def forget(self, token: int) -> None:
+        """Nobody waits for this answer any more; the batch stays."""
+        self.waiting.forget(token)
+        self.producers.forget(token)
+
+    def _bind(self, source: BrokerId, message: LaneBind, now: Instant) -> Effects:
+        if self.original is None or message.epoch != self.original.epoch:
+            return [Tell(source, LaneFenced(self.known_epoch))]
+        owner = self.producers.decide(message.producer_id, source, self.isr)
+        return [Tell(source, LaneBound(message.epoch, message.producer_id, owner))]
+
+    def _bound(self, source: BrokerId, message: LaneBound, now: Instant) -> Effects:
+        requests = self.producers.asked.pop(message.producer_id, [])
+        self.producers.bind(message.producer_id, message.broker)
+        effects: Effects = []
+        for request in requests:
+            if request.token == -1:
+                continue
+            if message.broker != self.me:
+                effects += self._hand_on(BrokerId(message.broker), request, request.records)
+            elif self._open:
+                effects += self._append(request, request.records, now)
+            else:
+                refused = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this replica is not in sync")
+                effects.append(Answer(request.token, refused))
+        return effects
+
+    def _forward(self, source: BrokerId, message: LaneForward, now: Instant) -> Effects:
+        admitted = self._admitted(message.records, message.acks)
+        if isinstance(admitted, Refused | Appended):
+            return [Tell(source, LaneForwarded(message.number, admitted))]
+        request = Request(source, message.number, message.acks, admitted, b"")
+        if admitted.sequenced:
+            self.producers.bind(admitted.sequenced[0][0], self.me)
+        return self._append(request, message.records, now)
+
+    def _forwarded(self, source: BrokerId, message: LaneForwarded, now: Instant) -> Effects:
+        found = self.producers.forwarded.pop(message.number, None)
+        if found is None or found[1] != source:
+            return []
+        return [Answer(found[0], message.result)]
+
+    # Lanes.
+
+    def orderable(self, broker: int) -> int:
+        """How far a lane can be ordered now: whole requests that we have."""
+        if broker != self.me:
+            return self.store.copy(broker).end
+        start = self.store.last.end_of(self.me)
+        end = self.store.lane.end
+        if self.store.lane.pending_bytes(start) <= self.settings.message_bytes_max:
+            return end
+        first, data = self._part(start)
+        return first + len(data)
+
+    def _part(self, position: int) -> tuple[int, bytes]:
+        """Whole requests from here on, of at most `message_bytes_max` but for the first."""
+        lane = self.store.lane
+        limit = self.settings.message_bytes_max
+        start, data = lane.read(position, limit + self.log.config.max_message_bytes)
+        if len(data) <= limit:
+            return start, data
+        end = self.waiting.boundary(start, start + limit)
+        if end > start:
+            return start, data[: end - start]
+        return start, data[: whole_batches(data, limit)]
+
+    def push(self, now: Instant, *, everything: bool = False) -> Effects:
+        """Send our lane to the other members: at once when nothing of it is on its way, else with
+        what gathers until that is ordered.  [R10]
+        """
+        if not self._open:
+            return []
+        lane = self.store.lane
+        ordered = self.store.last.end_of(self.me)
+        end = lane.end
+        effects: Effects = []
+        window = self.settings.message_bytes_max
+        for member in self.isr:
+            if member == self.me or member not in self.links:
+                continue
+            at = self._pushed.get(member, ordered)
+            if at >= end:
+                continue
+            if (
+                at > ordered
+                and not everything
+                and lane.pending_bytes(at) < PUSH_BYTES
+                and lane.pending_bytes(ordered) > lane.pending_bytes(at)
+            ):
+                continue
+            while at < end and lane.pending_bytes(ordered) - lane.pending_bytes(at) < window:
+                start, data = self._part(at)
+                if not data:
+                    break
+                effects.append(Tell(member, LaneData(at, start, lane.fresh, data)))
+                at = start + len(data)
+            self._pushed[member] = at
+        return effects
+
+    def _data(self, source: BrokerId, message: LaneData, now: Instant) -> Effects:
+        copy = self.store.copy(source)
+        copy.fresh = max(copy.fresh, message.fresh)
+        if not copy.add(message.after, message.start, message.data):
+            if copy.asked_at == copy.end:
+                return []
+            copy.asked_at = copy.end
+            return [Tell(source, LaneResend(copy.end))]
+        if self.original is not None:
+            return self.original.go_on(now)
+        return self.member.go_on(now)
+
+    def _resend(self, source: BrokerId, message: LaneResend, now: Instant) -> Effects:
+        """Another replica has our lane to there only."""
+        if self._open:
+            self._pushed[source] = max(message.position, self._committed_end)
+        return self.push(now)
+
+    # Cuts.
+
+    def ordered(self, slices: tuple[LaneSlice, ...], placed: dict[int, Placed]) -> Effects:
+        """A cut stands in our main log: answer, and note whose lane brought which producer."""
+        effects: Effects = []
+        for piece in slices:
+            found = placed[piece.broker]
+            if piece.broker == self.me:
+                effects += self.waiting.ordered(piece, found.places)
+            for producer_id in found.producers:
+                if producer_id >= 0:
+                    self.producers.bind(producer_id, piece.broker)
+        return effects
+
+    def committed(self, stamp: Stamp, high_watermark: int) -> Effects:
+        """Everything up to this cut is committed; it is our last, or one before."""
+        effects = self.advance(high_watermark)
+        for record in reversed(self.store.cuts.records):
+            if record.stamp <= stamp and record.whole:
+                self._committed_end = max(self._committed_end, record.end_of(self.me))
+                self.store.lane.reclaim(self._committed_end)
+                break
+        return effects
+
+    def advance(self, high_watermark: int) -> Effects:
+        """Let consumers read on, and answer acks=all."""
+        if high_watermark <= self.high_watermark:
+            return self.waiting.committed(self.high_watermark)
+        self.high_watermark = high_watermark
+        return [Advance(high_watermark), *self.waiting.committed(high_watermark)]
+
+    def _done(self, source: BrokerId, message: LaneDone, now: Instant) -> Effects:
+        if self.original is None or message.epoch != self.original.epoch:
+            return []
+        return self.original.is_done(source, message, now) + self.push(now)
+
+    def _state(self, source: BrokerId, message: LaneState, now: Instant) -> Effects:
+        if self.original is None or message.epoch != self.original.epoch:
+            return []
+        return self.original.state(source, message, now)
+
+    def _fenced(self, source: BrokerId, message: LaneFenced, now: Instant) -> Effects:
+        return self.superseded(message.epoch)
+
+    def fetch(self, source: BrokerId, now: Instant) -> Effects:
+        """Copy another's log from where ours ends."""
+        return self.member.fetch(source, now)
+
+    # The rest of the contract.
+
+    def wanted(self, now: Instant) -> Effects:
+        """A fetch waits: a round begins as soon as there is anything, so nothing more to do."""
+        return []
+
+    def locked(self, now: Instant) -> Effects:
+        """Rounds need no request by ZooKeeper here."""
+        return []
+
+    def sync_end_seen(self, end: int, epoch: int, round_number: int, now: Instant) -> Effects:
+        """Rounds are not run by ZooKeeper here."""
+        return []
+
+    def receive(self, source: BrokerId, message: Any, now: Instant) -> Effects:
+        """Take a message of another replica.  Raises RemoteProtocolError."""
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            raise RemoteProtocolError(f"{type(message).__name__} is no message between lanes")
+        return handler(source, message, now)
+
+    def begin_sync(self, now: Instant) -> SyncWork | None:
+        """Collect what is not durable yet."""
+        return self.store.begin_sync()
+
+    def end_sync(self, work: SyncWork, now: Instant, error: StorageError | None = None) -> Effects:
+        """Tell the original what is durable now.  [R5]"""
+        assert isinstance(work, LaneSync)
+        self.store.end_sync(work, error)
+        return [] if error is not None else self.member.synced(now)
+
+    def wake(self, now: Instant) -> Effects:
+        """Act on every deadline at or before `now`."""
+        if self.original is not None:
+            return self.original.wake(now) + self.member.wake(now)
+        return self.member.wake(now)
+
+    def next_deadline(self) -> Instant | None:
+        """When `wake` is next due."""
+        due = [self.member.next_deadline()]
+        if self.original is not None:
+            due.append(self.original.next_deadline())
+        return min((each for each in due if each is not None), default=None)
+
+    def status(self) -> dict[str, Any]:
+        """What `orderwire cluster status` shows."""
+        last = self.store.last
+        original = self.original
+        return {
+            "role": "original" if original is not None else "secondary" if self.in_sync else "out",
+            "epoch": self.known_epoch,
+            "isr": list(self.isr),
+            "sync_start": self.high_watermark,
+            "sync_end": last.end_offset,
+            "rounds": last.round,
+            "sealed": 0,
+            "orphans": 0,
+            "pending_bytes": self.store.lane.pending_bytes(self._committed_end),
+            "lag": {}
+            if original is None
+            else {each: original.round - original.done.get(each, 0) for each in self.isr},
+        }
+
+    def close(self) -> None:
+        """Close the files properly."""
+        self.store.close(self.high_watermark)

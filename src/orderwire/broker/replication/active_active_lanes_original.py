@@ -1,0 +1,427 @@
+"""What the original of a partition with lanes does: collect, order, commit, keep the in-sync set.
+
+A new original asks every in-sync member for its last cut and takes over the log of the latest: a
+cut that some member is Done with may have been committed by the original before, and stays as it
+is.  [R7]  It proposes that log again, as a cut of its own epoch without new batches; when all are
+Done with it, the partition is whole.  From then on its log only grows in this epoch: what it
+proposed is never replaced, however often members come and go.
+
+It orders what it has in memory of every lane, so a member that lacks something gets it from the
+original's main log.  [S004:4.3]
+"""
+
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from orderwire.broker.replication.effects import (
+    ChangeIsr,
+    Committed,
+    Effects,
+    Elected,
+    MemberJoined,
+    MemberRemoved,
+    Note,
+    Recovered,
+    RoundOpened,
+    SetSync,
+    Sync,
+    Tell,
+)
+from orderwire.broker.replication.lane_messages import (
+    CutRecord,
+    LaneCollect,
+    LaneCommit,
+    LaneCut,
+    LaneDone,
+    LaneResend,
+    LaneSlice,
+    LaneState,
+)
+from orderwire.broker.replication.lane_order import Placed, SequenceJudge
+from orderwire.broker.replication.view import BrokerId
+from orderwire.kernel import NS_PER_MS, Instant
+
+if TYPE_CHECKING:
+    from orderwire.broker.replication.active_active_lanes import ActiveActiveLanes
+
+_JOIN_LAG_ROUNDS = 8
+"""A replica this close behind is waited for, so that it catches up under load."""
+GRACE_DIVISOR = 10
+"""A member whose connection broke has this part of `round_timeout_ns` to come back."""
+
+
+class Phase(Enum):
+    """How far a new original is."""
+
+    COLLECTING = "collecting"
+    COPYING = "copying"
+    ORDERING = "ordering"
+
+
+class LaneOriginal:
+    """One epoch of being original."""
+
+    def __init__(self, replica: "ActiveActiveLanes", epoch: int, now: Instant) -> None:
+        self._replica = replica
+        self._store = replica.store
+        self._me = replica.me
+        self.epoch = epoch
+        self.phase = Phase.COLLECTING
+        self.recovered = False
+        self.round = 0
+        """The last that was proposed."""
+        self.committed_round = 0
+        self._complete = True
+        """Whether every member is Done with it."""
+        self._cut: LaneCut | None = None
+        self._states: dict[int, LaneState] = {}
+        self._source: BrokerId | None = None
+        """Whose log is later than ours."""
+        self.done: dict[int, int] = {}
+        """Member → the last round it is Done with, in this epoch."""
+        self._learners: set[BrokerId] = set()
+        """Out of sync, but they have our log and take cuts."""
+        self._joining: set[BrokerId] = set()
+        """Learners that rounds wait for."""
+        self._changing: ChangeIsr | None = None
+        self._changed_at = now
+        self._since = now
+        """When the phase or the round began."""
+        self._next_round = now
+        self._isr = replica.isr
+
+    # Who counts.
+
+    @property
+    def members(self) -> set[BrokerId]:
+        """Whom a commit waits for: who is in sync, or may be as soon as ZooKeeper says so."""
+        members = set(self._replica.isr) | self._joining
+        if self._changing is not None:
+            members.update(self._changing.isr)
+        return members
+
+    def _others(self) -> list[BrokerId]:
+        return sorted((self.members | self._learners) - {self._me})
+
+    def _tell_all(self, message: LaneCut | LaneCommit) -> Effects:
+        links = self._replica.links
+        return [Tell(each, message) for each in self._others() if each in links]
+
+    # What happens.
+
+    def begin(self, now: Instant) -> Effects:
+        """Collect.  [R7]"""
+        effects: Effects = [Note(Elected(self.epoch))]
+        for member in self._replica.isr:
+            if member != self._me and member in self._replica.links:
+                effects.append(Tell(member, LaneCollect(self.epoch)))
+        return effects + self.go_on(now)
+
+    def connected(self, broker: BrokerId, now: Instant) -> Effects:
+        """Tell it where we are."""
+        if broker not in self.members:
+            return []
+        if self.phase is not Phase.ORDERING:
+            return [Tell(broker, LaneCollect(self.epoch))]
+        assert self._cut is not None
+        return [
+            Tell(broker, self._cut),
+            Tell(broker, self._commit()),
+            Tell(broker, LaneResend(self._store.copy(broker).end)),
+        ]
+
+    def disconnected(self, broker: BrokerId, now: Instant) -> Effects:
+        """It has a little while to come back."""
+        self._learners.discard(broker)
+        if broker not in self._replica.isr:
+            self._joining.discard(broker)
+        if self.phase is not Phase.ORDERING:
+            self._states.pop(broker, None)
+        return self.go_on(now)
+
+    def state(self, source: BrokerId, state: LaneState, now: Instant) -> Effects:
+        """A member answers what it has."""
+        if self.phase is Phase.ORDERING or source not in self._replica.isr:
+            return []
+        self._states[source] = state
+        return self.go_on(now)
+
+    def is_done(self, source: BrokerId, message: LaneDone, now: Instant) -> Effects:
+        """A replica has everything up to a round on its disk.  [R5]"""
+        if message.round <= self.done.get(source, 0) and source in self._replica.isr:
+            return []
+        self.done[source] = message.round
+        learns = source in self._learners and source not in self._replica.isr
+        if learns and message.round + _JOIN_LAG_ROUNDS >= self.round:
+            self._joining.add(source)
+        return self.go_on(now)
+
+    def fetched(self, source: BrokerId) -> None:
+        """A replica has our log to its end."""
+        if source not in self._replica.isr:
+            self._learners.add(source)
+
+    def viewed(self, now: Instant) -> Effects:
+        """ZooKeeper may have another in-sync set."""
+        view = self._replica.view
+        assert view is not None
+        if self._changing is not None and view.version != self._changing.version:
+            self._changing = None
+        effects: Effects = []
+        before, self._isr = set(self._isr), view.isr
+        for member in view.isr:
+            self._joining.discard(member)
+            self._learners.discard(member)
+            if member not in before:
+                effects.append(Note(MemberJoined(self.epoch, member)))
+                if member in self._replica.links:
+                    effects.append(Tell(member, LaneResend(self._store.copy(member).end)))
+        for member in sorted(before - set(view.isr)):
+            self._states.pop(member, None)
+            self._learners.discard(member)
+            self.done.pop(member, None)
+        return effects + self.go_on(now)
+
+    # What follows.
+
+    def go_on(self, now: Instant) -> Effects:
+        """Take every step that is possible now."""
+        effects: Effects = []
+        if self.phase is Phase.COLLECTING:
+            effects += self._collected(now)
+        if self.phase is Phase.COPYING:
+            assert self._source is not None
+            state = self._states.get(self._source)
+            if state is None:  # gone: whoever is left decides
+                self.phase = Phase.COLLECTING
+                return effects + self._collected(now)
+            if self._store.last.stamp >= (state.cut_epoch, state.cut_round):
+                effects += self._take_over(now)
+        if self.phase is Phase.ORDERING:
+            effects += self._finish_round(now)
+            effects += self._admit(now)
+            effects += self._maybe_round(now)
+        return effects
+
+    def _collected(self, now: Instant) -> Effects:
+        isr = self._replica.isr
+        if any(member != self._me and member not in self._states for member in isr):
+            return []
+        best = self._store.last.stamp
+        self._source = None
+        for member in isr:
+            state = self._states.get(member)
+            if state is None or not state.whole:
+                continue
+            stamp = state.cut_epoch, state.cut_round
+            if stamp > best:
+                best, self._source = stamp, member
+        if self._source is None:
+            return self._take_over(now)
+        self.phase = Phase.COPYING
+        self._since = now
+        return self._replica.fetch(self._source, now)
+
+    def _take_over(self, now: Instant) -> Effects:
+        """Our log is the latest: propose it as it is.  [R7]"""
+        self.phase = Phase.ORDERING
+        effects = self._propose((), self._store.last.ends, now)
+        self._replica.open_lane()
+        for member in self._others():
+            if member in self._replica.links:
+                effects.append(Tell(member, LaneResend(self._store.copy(member).end)))
+        return effects
+
+    def _finish_round(self, now: Instant) -> Effects:
+        effects: Effects = []
+        members = self.members
+        if not self._complete and all(self.done.get(each, 0) >= self.round for each in members):
+            self._complete = True
+        replica = self._replica
+        if (
+            self._complete
+            and self.committed_round < self.round
+            and len(replica.isr) >= replica.settings.min_insync_replicas
+        ):
+            self.committed_round = self.round
+            last = self._store.last
+            effects += replica.committed(last.stamp, last.end_offset)
+            effects += self._tell_all(self._commit())
+            effects.append(Note(Committed(self.epoch, self.round, last.end_offset)))
+            effects.append(SetSync(last.end_offset, last.end_offset, self.epoch, self.round))
+        if self._complete and not self.recovered:
+            self.recovered = True
+            effects.append(Note(Recovered(self.epoch, self._store.log.end_offset)))
+        return effects
+
+    def _commit(self) -> LaneCommit:
+        """What is committed, and where the log begins."""
+        return LaneCommit(
+            self.epoch,
+            self.committed_round,
+            self._replica.high_watermark,
+            self._store.log.start_offset,
+        )
+
+    def _admit(self, now: Instant) -> Effects:
+        """Add replicas to the in-sync set that have all that is committed.  [R8]"""
+        if self._changing is not None or not self.recovered:
+            return []
+        view = self._replica.view
+        assert view is not None
+        ready = {
+            each
+            for each in self._joining
+            if each in view.replicas and self.done.get(each, 0) >= self.committed_round
+        }
+        if not ready:
+            return []
+        return self._change(ready | set(view.isr), now)
+
+    def _change(self, members: set[BrokerId], now: Instant) -> Effects:
+        view = self._replica.view
+        assert view is not None
+        self._changing = ChangeIsr(tuple(sorted(members)), view.version, self.epoch)
+        self._changed_at = now
+        return [self._changing]
+
+    def _pending(self) -> bool:
+        """Whether a lane has something that is not ordered."""
+        store = self._store
+        last = store.last
+        if store.lane.end > last.end_of(self._me) and store.lane.pending_bytes(
+            last.end_of(self._me)
+        ):
+            return True
+        return any(copy.end > last.end_of(each) for each, copy in store.copies.items())
+
+    def _maybe_round(self, now: Instant) -> Effects:
+        """Order what came meanwhile, as soon as anything did.  [R9]"""
+        if not self._complete or not self.recovered or now < self._next_round:
+            return []
+        if not self._pending():
+            return []
+        return self._order(now)
+
+    def _order(self, now: Instant) -> Effects:
+        replica = self._replica
+        store = self._store
+        effects = replica.push(now, everything=True)
+        last = store.last
+        ends = dict(last.ends)
+        judge = SequenceJudge(store.log.producers, replica.producers.bound)
+        offset = store.log.end_offset
+        slices = []
+        written = {}
+        for broker in sorted({self._me, *store.copies, *ends}):
+            start = ends.get(broker, 0)
+            end = replica.orderable(broker)
+            if end <= start:
+                continue
+            piece = LaneSlice(broker, start, end, offset)
+            parts = store.parts(piece)
+            fresh = store.lane.fresh if broker == self._me else store.copy(broker).fresh
+            left_out, _ = judge.left_out(broker, parts, offset, fresh)
+            piece = LaneSlice(broker, start, end, offset, left_out)
+            placed = Placed(parts, piece, self.epoch)
+            store.write(placed, now // NS_PER_MS)
+            offset = placed.next_offset
+            ends[broker] = end
+            slices.append(piece)
+            written[broker] = placed
+        effects += self._propose(tuple(slices), tuple(sorted(ends.items())), now)
+        return effects + replica.ordered(tuple(slices), written)
+
+    def _propose(
+        self, slices: tuple[LaneSlice, ...], ends: tuple[tuple[int, int], ...], now: Instant
+    ) -> Effects:
+        """Tell the members the cut that our main log is already."""
+        store = self._store
+        before: CutRecord = store.last
+        self.round += 1
+        self._complete = False
+        self._since = now
+        self._next_round = Instant(now + self._replica.settings.sync_min_gap_ns)
+        start, end = before.end_offset, store.log.end_offset
+        cut = LaneCut(
+            epoch=self.epoch,
+            round=self.round,
+            previous=before.stamp,
+            start_offset=start,
+            end_offset=end,
+            slices=slices,
+            ends=ends,
+            committed=self._replica.high_watermark,
+            log_start=store.log.start_offset,
+        )
+        self._cut = cut
+        store.close_cut(cut)
+        effects: Effects = [Note(RoundOpened(self.epoch, self.round, 0, start, end))]
+        return [*effects, *self._tell_all(cut), Sync()]
+
+    @property
+    def cut(self) -> LaneCut | None:
+        """The last one proposed."""
+        return self._cut
+
+    # Time.
+
+    def _late(self) -> list[BrokerId]:
+        """Whom we wait for."""
+        isr = self._replica.isr
+        if self.phase is Phase.COLLECTING:
+            return [each for each in isr if each != self._me and each not in self._states]
+        if self.phase is Phase.COPYING:
+            return [] if self._source is None else [self._source]
+        if self._complete:
+            return []
+        return sorted(
+            each
+            for each in self.members
+            if each != self._me and self.done.get(each, 0) < self.round
+        )
+
+    def _limit(self, member: BrokerId) -> Instant:
+        """Until when we wait for it."""
+        timeout = self._replica.settings.round_timeout_ns
+        lost_at = self._replica.lost_at.get(member)
+        if member in self._replica.links or lost_at is None:
+            return Instant(self._since + timeout)
+        return Instant(max(self._since, lost_at) + timeout // GRACE_DIVISOR)
+
+    def wake(self, now: Instant) -> Effects:
+        """Act on every deadline at or before `now`."""
+        effects: Effects = []
+        changing = self._changing
+        timeout = self._replica.settings.round_timeout_ns
+        if changing is not None:
+            if self._changed_at + timeout <= now:
+                self._changed_at = now
+                effects.append(changing)
+        else:
+            late = {each for each in self._late() if self._limit(each) <= now}
+            if late:
+                self._joining -= late
+                self._learners -= late
+                effects += self._remove(late & set(self._replica.isr), now)
+        return effects + self.go_on(now)
+
+    def _remove(self, late: set[BrokerId], now: Instant) -> Effects:
+        """Go on without members that take too long.  [R5]"""
+        if not late:
+            return []
+        effects: Effects = [
+            Note(MemberRemoved(self.epoch, each, f"not done in {self.phase.value}"))
+            for each in sorted(late)
+        ]
+        return effects + self._change(set(self._replica.isr) - late, now)
+
+    def next_deadline(self) -> Instant | None:
+        """When `wake` is next due."""
+        if self._changing is not None:
+            due = [Instant(self._changed_at + self._replica.settings.round_timeout_ns)]
+        else:
+            due = [self._limit(each) for each in self._late()]
+        if self.phase is Phase.ORDERING and self._complete and self.recovered and self._pending():
+            due.append(self._next_round)
+        return min(due, default=None)

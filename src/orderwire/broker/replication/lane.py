@@ -1,0 +1,183 @@
+"""A replica's own lane: batches in the order in which it took them, without offsets.  [S004:4.3]
+
+A position names a byte for ever, and no two contents: the upper bits count the replica's stays in
+the in-sync set, the lower ones bytes.  A power failure may take a lane's tail, which others have
+copied or even ordered; what is taken afterwards has other positions.  Files `lane-<base>` are
+appended to and never synced: only the main log has to survive a power failure.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+
+from crc32c import crc32c
+
+from orderwire.broker.log.storage import LogFile, Storage, StorageError
+from orderwire.broker.wire.batch import CRC_FROM, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC
+from orderwire.broker.wire.parts import Buffer
+
+STAY_BITS = 40
+"""A stay takes less than a tebibyte of batches."""
+SEGMENT_BYTES = 16 << 20
+"""A longer file is not appended to; files whose batches are all committed go."""
+_PREFIX = "lane-"
+_SHAPE = Struct(">8xi4xbI")
+"""batchLength, magic, CRC."""
+
+
+class _Segment:
+    __slots__ = ("base", "file")
+
+    def __init__(self, base: int, file: LogFile) -> None:
+        self.base = base
+        self.file = file
+
+    @property
+    def end(self) -> int:
+        return self.base + self.file.size
+
+
+class Lane:
+    """The files.  Calls come from one thread."""
+
+    def __init__(self, storage: Storage, ordered: int, segment_bytes: int = SEGMENT_BYTES) -> None:
+        """Open what is there; before `ordered` nothing is needed any more.  Raises StorageError.
+
+        A torn tail is cut off, and with it what was taken behind it in the same stay.
+        """
+        self._storage = storage
+        self._segment_bytes = segment_bytes
+        self._segments: list[_Segment] = []
+        self.cut_bytes = 0
+        """Of a torn tail: gone."""
+        self.fresh = 0
+        """Where the present stay began; 0 before the first."""
+        self._broken: StorageError | None = None
+        self._newest_stay = ordered >> STAY_BITS
+        torn_stay = -1
+        for base in _bases(storage):
+            stay = base >> STAY_BITS
+            self._newest_stay = max(self._newest_stay, stay)
+            segment = _Segment(base, storage.open(_name(base)))
+            if stay == torn_stay:
+                self.cut_bytes += segment.file.size
+                storage.remove(_name(base))
+                continue
+            if segment.end > ordered:
+                start = max(ordered - base, 0)
+                good = _good_bytes(segment.file, start)
+                if good < segment.file.size:
+                    self.cut_bytes += segment.file.size - good
+                    segment.file.truncate(good)
+                    torn_stay = stay
+            self._segments.append(segment)
+
+    @property
+    def end(self) -> int:
+        """One behind the last byte taken."""
+        return max((self.fresh, *(each.end for each in self._segments[-1:])))
+
+    @property
+    def start(self) -> int:
+        """The first byte that is still there."""
+        return self._segments[0].base if self._segments else self.end
+
+    def pending_bytes(self, ordered: int) -> int:
+        """Bytes behind this position."""
+        pending = 0
+        for segment in reversed(self._segments):
+            if segment.end <= ordered:
+                break
+            pending += segment.end - max(segment.base, ordered)
+        return pending
+
+    def begin(self, ordered: int) -> None:
+        """Begin another stay, behind everything that was ever ordered.  Its name is durable."""
+        self._newest_stay = max(self._newest_stay, ordered >> STAY_BITS) + 1
+        self.fresh = self._newest_stay << STAY_BITS
+        if self._segments and self._segments[-1].file.size == 0:
+            self._storage.remove(_name(self._segments.pop().base))
+        self._create(self.fresh)
+        self._storage.sync_directory()
+
+    def append(self, records: Buffer) -> int:
+        """Take a request's batches in one write, all or none; returns their position."""
+        assert self.fresh, "a lane is begun before it is appended to"
+        if self._broken is not None:
+            raise StorageError(f"the lane is out of use since: {self._broken}")
+        segment = self._segments[-1]
+        size = segment.file.size
+        if size >= self._segment_bytes:
+            segment = self._create(segment.end)
+            size = 0
+        try:
+            segment.file.append(records)
+        except StorageError:
+            try:
+                segment.file.truncate(size)
+            except StorageError as error:
+                self._broken = error
+            raise
+        return segment.base + size
+
+    def read(self, position: int, length: int) -> tuple[int, bytes]:
+        """Return what comes first at or behind this position, and where: of one file only."""
+        for segment in self._segments:
+            if segment.end > position:
+                start = max(position, segment.base)
+                return start, segment.file.read(start - segment.base, length)
+        return self.end, b""
+
+    def parts(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Everything between two positions, file by file."""
+        for segment in self._segments:
+            if segment.end > start and segment.base < end:
+                first = max(start, segment.base)
+                last = min(end, segment.end)
+                yield first, segment.file.read(first - segment.base, last - first)
+
+    def reclaim(self, committed: int) -> None:
+        """Remove files in which everything is committed, but for the newest."""
+        while len(self._segments) > 1 and self._segments[0].end <= committed:
+            self._storage.remove(_name(self._segments.pop(0).base))
+
+    def _create(self, base: int) -> _Segment:
+        segment = _Segment(base, self._storage.create(_name(base)))
+        self._segments.append(segment)
+        return segment
+
+
+def whole_batches(data: Buffer, limit: int) -> int:
+    """How many bytes of whole batches the first `limit` bytes are; at least one batch."""
+    at = 0
+    while at + HEADER_BYTES <= len(data):
+        length, _, _ = _SHAPE.unpack_from(data, at)
+        end = at + length + LENGTH_OVERHEAD
+        if end > len(data) or (end > limit and at > 0):
+            break
+        at = end
+    return at
+
+
+def _good_bytes(file: LogFile, start: int) -> int:
+    """Check every batch from here on; returns where the good ones end."""
+    data = file.read(start, file.size - start)
+    at = 0
+    with memoryview(data) as view:
+        while at + HEADER_BYTES <= len(data):
+            length, magic, crc = _SHAPE.unpack_from(data, at)
+            end = at + length + LENGTH_OVERHEAD
+            if magic != MAGIC or length < HEADER_BYTES - LENGTH_OVERHEAD or end > len(data):
+                break
+            if crc32c(view[at + CRC_FROM : end]) != crc:
+                break
+            at = end
+    return start + at
+
+
+def _name(base: int) -> str:
+    return f"{_PREFIX}{base:020}"
+
+
+def _bases(storage: Storage) -> list[int]:
+    names = (name[len(_PREFIX) :] for name in storage.names() if name.startswith(_PREFIX))
+    return sorted(int(name) for name in names if name.isdigit())

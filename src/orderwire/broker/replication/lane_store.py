@@ -1,0 +1,188 @@
+"""What a replica with lanes has on its disk, and what it has of others' lanes in memory."""
+
+from orderwire.broker.log import Appended, LogDamaged, PartitionLog, Storage, StorageError, SyncJob
+from orderwire.broker.log.storage import LogFile
+from orderwire.broker.replication.kept import Kept
+from orderwire.broker.replication.lane import Lane
+from orderwire.broker.replication.lane_copy import LaneCopy
+from orderwire.broker.replication.lane_cuts import CutHistory
+from orderwire.broker.replication.lane_messages import CutRecord, LaneCut, LaneSlice, Stamp
+from orderwire.broker.replication.lane_order import Placed
+from orderwire.broker.replication.view import BrokerId
+from orderwire.kernel.errors import RemoteProtocolError
+
+
+class LaneSync:
+    """Main log and cuts that are not durable yet."""
+
+    def __init__(
+        self,
+        cuts: LogFile | None,
+        log: SyncJob | None,
+        record: CutRecord,
+        *,
+        changes: int,
+        undone: int,
+    ) -> None:
+        self._cuts = cuts
+        self.log = log
+        self.record = record
+        """The last cut that it covers."""
+        self.changes = changes
+        """Of the file of cuts, so far."""
+        self.undone = undone
+        """How often cuts had been taken back."""
+
+    def run(self) -> None:
+        """Wait for the disk.  Raises StorageError."""
+        if self._cuts is not None:
+            self._cuts.sync()
+        if self.log is not None:
+            self.log.run()
+
+
+class LaneStore:
+    """Files: the main log, its cuts, our lane, the epoch we promised to keep to."""
+
+    def __init__(self, me: BrokerId, storage: Storage, log: PartitionLog, now_ms: int) -> None:
+        """Open what is there; a cut of which only a part was written is cut off."""
+        self.me = me
+        self.log = log
+        self.kept = Kept(storage)
+        self.cuts = CutHistory(storage, log.end_offset)
+        if log.end_offset > self.last.end_offset:
+            log.truncate(self.last.end_offset, now_ms)
+        self.lane = Lane(storage, self.last.end_of(me))
+        self.copies: dict[int, LaneCopy] = {}
+        self.durable: Stamp = self.last.stamp
+        """The last cut that survives a power failure."""
+        self._undone_times = 0
+        """How often something was taken back."""
+
+    @property
+    def last(self) -> CutRecord:
+        """The cut that the main log is."""
+        return self.cuts.last
+
+    def copy(self, broker: int) -> LaneCopy:
+        """What we have of another's lane."""
+        found = self.copies.get(broker)
+        if found is None:
+            found = self.copies[broker] = LaneCopy(self.last.end_of(broker))
+        return found
+
+    def parts(self, piece: LaneSlice) -> list[tuple[int, bytes]]:
+        """What a cut takes from a lane, as far as it is here."""
+        if piece.broker == self.me:
+            return list(self.lane.parts(piece.start, piece.end))
+        return self.copy(piece.broker).parts(piece.start, piece.end)
+
+    def has(self, cut: LaneCut) -> bool:
+        """Whether everything that a cut orders seems to be here."""
+        return all(
+            piece.broker == self.me or self.copy(piece.broker).end >= piece.end
+            for piece in cut.slices
+        )
+
+    def apply(self, cut: LaneCut, now_ms: int) -> dict[int, Placed] | None:
+        """Write a cut that continues our last one; None when something is missing.
+
+        Raises RemoteProtocolError when what is here is not what was cut.
+        """
+        assert cut.previous == self.last.stamp
+        assert cut.start_offset == self.log.end_offset
+        if not self.has(cut):
+            return None
+        placed: dict[int, Placed] = {}
+        offset = cut.start_offset
+        for piece in cut.slices:
+            if piece.offset != offset:
+                return None
+            found = placed[piece.broker] = Placed(self.parts(piece), piece, cut.epoch)
+            offset = found.next_offset
+        if offset != cut.end_offset:
+            return None  # a power failure took a part of our lane; others have it
+        for found in placed.values():
+            self.write(found, now_ms)
+        self.close_cut(cut)
+        return placed
+
+    def write(self, placed: Placed, now_ms: int) -> None:
+        """Append a slice to the main log."""
+        if placed.records:
+            self.copy_in(placed.records, now_ms)
+
+    def copy_in(self, records: bytes | bytearray, now_ms: int) -> None:
+        """Append batches that have their places.  Raises RemoteProtocolError, StorageError."""
+        done = self.log.append_placed(records, now_ms)
+        if not isinstance(done, Appended):
+            raise RemoteProtocolError(f"what another replica sent does not fit: {done.message}")
+
+    def close_cut(self, cut: LaneCut) -> None:
+        """Note that the main log is this cut now."""
+        self.take_record(CutRecord(cut.epoch, cut.round, cut.end_offset, cut.ends, cut.committed))
+
+    def take_record(self, record: CutRecord) -> None:
+        """Note what the main log is now."""
+        assert record.end_offset == self.log.end_offset
+        self.cuts.append(record)
+        if record.whole:
+            for broker, copy in self.copies.items():
+                copy.ordered(record.end_of(broker))
+
+    def back_to(self, offset: int, now_ms: int) -> CutRecord:
+        """Undo cuts until the log ends at or before this offset."""
+        record = self.cuts.back_to(offset)
+        if record.end_offset < self.log.start_offset:
+            raise LogDamaged(
+                f"the log begins at {self.log.start_offset}, behind every cut to {offset}"
+            )
+        self.log.truncate(record.end_offset, now_ms)
+        self._undone(record)
+        return record
+
+    def reset(self, offset: int, now_ms: int) -> None:
+        """Begin anew at this offset, knowing nothing of lanes."""
+        record = CutRecord(-1, 0, offset, (), 0, whole=False)
+        self.log.reset(offset, now_ms)
+        self.cuts.reset(record)
+        self._undone(record)
+
+    def _undone(self, record: CutRecord) -> None:
+        self._undone_times += 1
+        self.durable = record.stamp
+        for broker, copy in self.copies.items():
+            copy.restart(record.end_of(broker))
+
+    # Syncing.
+
+    @property
+    def is_durable(self) -> bool:
+        """Whether the last cut survives a power failure."""
+        return self.durable == self.last.stamp
+
+    def begin_sync(self) -> LaneSync | None:
+        """Collect what is not durable yet; None when all is."""
+        job = self.log.begin_sync()
+        cuts = self.cuts
+        dirty = cuts.synced < cuts.changes
+        if job is None and not dirty:
+            self.durable = self.last.stamp
+            return None
+        file = cuts.file if dirty else None
+        return LaneSync(file, job, self.last, changes=cuts.changes, undone=self._undone_times)
+
+    def end_sync(self, work: LaneSync, error: StorageError | None) -> None:
+        """Take note of work that has run."""
+        if work.log is not None:
+            self.log.end_sync(work.log, error)
+        if error is None and work.undone == self._undone_times:
+            self.cuts.synced = max(self.cuts.synced, work.changes)
+            self.durable = work.record.stamp
+
+    def close(self, high_watermark: int) -> None:
+        """Close the files properly."""
+        if not self.log.is_closed:
+            self.cuts.file.sync()
+            self.log.close()
+            self.kept.note_high_watermark(high_watermark)
