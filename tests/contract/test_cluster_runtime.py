@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from certificates import Authority
 from cluster_fake import crude_cluster
+from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka_raw import RawClient
 from logs import batch
 
 from orderwire.aio.broker_server import BrokerServer
 from orderwire.aio.discovery_tls import Credentials
+from orderwire.broker.cluster import GROUPS_TOPIC
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.wire.apis import ApiKey
 from orderwire.broker.wire.generated.create_topics import CreatableTopic, CreateTopicsRequest
@@ -20,6 +22,10 @@ from orderwire.broker.wire.generated.delete_topics import DeleteTopicsRequest, D
 from orderwire.broker.wire.generated.fetch import FetchPartition, FetchRequest, FetchTopic
 from orderwire.broker.wire.generated.init_producer_id import InitProducerIdRequest
 from orderwire.broker.wire.generated.metadata import MetadataRequest, MetadataRequestTopic
+from orderwire.broker.wire.generated.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+)
 from orderwire.broker.wire.generated.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -172,5 +178,60 @@ def test_asking_for_a_topic_makes_it(tmp_path: Path) -> None:
                     raise AssertionError("it was not made")
 
             await elsewhere(client)
+
+    run(work)
+
+
+def test_a_group_has_one_coordinator_and_its_offsets_are_everywhere(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with crude_cluster(tmp_path) as servers:
+            await all_connected(servers)
+
+            def client() -> None:
+                with RawClient(address(servers[0])) as raw:
+                    raw.ask(ApiKey.CREATE_TOPICS, 7, create("t"))
+                settings = {
+                    "bootstrap.servers": address(servers[2]),
+                    "group.id": "readers",
+                    "enable.auto.commit": False,
+                    "auto.offset.reset": "earliest",
+                }
+                producer = Producer({"bootstrap.servers": address(servers[1])})
+                for n in range(10):
+                    producer.produce("t", b"%d" % n)
+                assert producer.flush(20) == 0
+                consumer = Consumer(settings)
+                consumer.subscribe(["t"])
+                seen = [consumer.poll(20) for _ in range(10)]
+                assert [one.value() for one in seen] == [b"%d" % n for n in range(10)]
+                consumer.commit(offsets=[TopicPartition("t", 0, 7)], asynchronous=False)
+                consumer.close()
+                again = Consumer(settings)
+                place = again.committed([TopicPartition("t", 0)], 20)[0]
+                assert place.offset == 7
+                again.close()
+
+            await elsewhere(client)
+            kept = [server.broker.topics.get(GROUPS_TOPIC) for server in servers]
+            assert all(topic is not None and topic.partitions == 4 for topic in kept)
+            ends = [
+                [
+                    partition.log.end_offset
+                    for partition in server.broker.all_partitions()
+                    if partition.topic == GROUPS_TOPIC
+                ]
+                for server in servers
+            ]
+            assert sum(ends[0]) > 0
+            assert ends[1] == ends[2] == ends[0]
+            with RawClient(address(servers[1])) as raw:
+                ask = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("readers", topics=None)])
+                answer = await elsewhere(lambda: raw.ask(ApiKey.OFFSET_FETCH, 8, ask))
+                assert answer.groups[0].error_code == ErrorCode.NOT_COORDINATOR
+                own = await elsewhere(
+                    lambda: raw.ask(ApiKey.PRODUCE, 9, produce(GROUPS_TOPIC, b"x"))
+                )
+                refused = own.responses[0].partition_responses[0]
+                assert refused.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
 
     run(work)

@@ -7,13 +7,23 @@ from typing import Any
 from drawn_messages import of_kind, values
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from orderwire.discovery.bootstrap import BootstrapServer
 from orderwire.discovery.commands import End, Granted, Start
 from orderwire.discovery.effects import DiscoveryEffects, Post
 from orderwire.discovery.entrance import Entrance, OutsideEntrance, SeedEntrance, ServerEntrance
 from orderwire.discovery.fdp import FdpNode
-from orderwire.discovery.messages import Contact, Join, Message, Row, Status, decode, encode
+from orderwire.discovery.messages import (
+    Contact,
+    Join,
+    MapRecord,
+    Message,
+    Row,
+    Status,
+    decode,
+    encode,
+)
 from orderwire.discovery.ring import (
     DOWN,
     UP,
@@ -25,7 +35,7 @@ from orderwire.discovery.ring import (
     targets,
     within,
 )
-from orderwire.discovery.roster import Roster
+from orderwire.discovery.roster import Merge, Roster
 from orderwire.discovery.settings import BootstrapSettings, DiscoverySettings
 from orderwire.kernel import Instant, LocalProtocolError, RemoteProtocolError, ms
 
@@ -56,6 +66,10 @@ def merged(rows: list[Row]) -> dict[int, tuple[Any, ...]]:
     roster.adopt(0, 1, 16)
     for row in rows:
         roster.merge(row, NOW)
+    return view(roster)
+
+
+def view(roster: Roster) -> dict[int, tuple[Any, ...]]:
     return {
         each.id: (each.inc, each.ver, each.hb, each.fresh, each.addr, each.status)
         for each in roster.entries.values()
@@ -80,6 +94,33 @@ def test_merging_is_associative(rows: list[Row], cut: int) -> None:
         roster.merge(row, NOW)
     summary = [roster.row_of(entry, NOW) for entry in roster.entries.values()]
     assert merged(summary + rows[cut:]) == merged(rows)
+
+
+@given(
+    rows=st.lists(headers(), max_size=12),
+    told=st.lists(headers(), max_size=12),
+    data=st.data(),
+)
+def test_headers_that_tell_of_life_alone_are_taken_as_all_others(
+    rows: list[Row], told: list[Row], data: st.DataObject
+) -> None:
+    one, other = (Roster(DiscoverySettings(), "me") for _ in range(2))
+    for roster in (one, other):
+        roster.adopt(0, 1, 16)
+        for row in rows:
+            roster.merge(row, NOW)
+    for row in data.draw(st.lists(st.sampled_from(rows), max_size=12)) if rows else []:
+        record = MapRecord(row.ver, b"map")
+        assert one.put_map(row, record) == other.put_map(row, record)
+        if data.draw(st.booleans()):
+            assert one.suspect(row.id) == other.suspect(row.id)
+    told += [replace(row, hb=row.hb + 1) for row in rows]
+    news = [row for row in told if one.merge(row, NOW) is Merge.NEWS]
+    found = [row for row in other.telling_more(told, NOW) if other.merge(row, NOW) is Merge.NEWS]
+    assert found == news
+    assert view(one) == view(other)
+    assert one.ring == other.ring
+    assert [*one.suspects()] == [*other.suspects()]
 
 
 # -- ranges [S002:sec.4.1, FDP/1 R3] --------------------------------------------------------------

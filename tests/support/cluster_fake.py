@@ -18,7 +18,15 @@ from orderwire.broker.cluster import BrokerAddress, ClusterMember, Done
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log import Storage
 from orderwire.broker.replicas import ReplicaOf
-from orderwire.broker.replication.effects import ChangeIsr, Effect, Elect, Resign
+from orderwire.broker.replication.effects import (
+    ChangeIsr,
+    Effect,
+    Effects,
+    Elect,
+    Note,
+    Recovered,
+    Resign,
+)
 from orderwire.broker.replication.replica import Replica
 from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.broker.settings import BrokerSettings
@@ -27,6 +35,16 @@ from orderwire.broker.topics import Topic
 from orderwire.kernel import Instant
 
 CODEC = Codec({FrameKind.ACTIVE_STANDBY: Copy | Have})
+
+
+class ReadyReplica(CrudeReplica):
+    """Says when it takes requests, as a real one does."""
+
+    def viewed(self, view: PartitionView, now: Instant) -> Effects:
+        effects = super().viewed(view, now)
+        if any(isinstance(each, Note) for each in effects):
+            effects.append(Note(Recovered(view.epoch, self.log.end_offset)))
+        return effects
 
 
 class FakeZookeeper:
@@ -160,7 +178,7 @@ class FakeJoining:
         return self.host
 
     def open_replica(self, of: ReplicaOf, storage: Storage, now: Instant) -> Replica:
-        return CrudeReplica(self.me, storage, of.settings, now)  # type: ignore[arg-type]
+        return ReadyReplica(self.me, storage, of.settings, now)
 
 
 @contextlib.asynccontextmanager

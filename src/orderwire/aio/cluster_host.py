@@ -230,7 +230,7 @@ class ClusterHost:
     def topic_gone(self, topic_id: bytes) -> None:
         """A topic was deleted."""
         self._kinds.pop(topic_id, None)
-        self._turn(lambda replicas, now: self._broker.topic_gone(topic_id))
+        self._turn(lambda replicas, now: self._broker.topic_gone(topic_id, now))
 
     @property
     def _broker(self) -> Any:

@@ -5,13 +5,14 @@ every call, runs `Commit`s in a worker thread, and wakes it at `next_deadline`.
 """
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from struct import Struct
 
 import msgspec
 
 from orderwire.broker.cluster import Cluster
+from orderwire.broker.coordinators import Alone, Coordinator, Shards
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.flush import Flush
 from orderwire.broker.group_model import Answer, GroupEffects, JoinResult
@@ -29,9 +30,9 @@ from orderwire.broker.partitions import Parked, Partition
 from orderwire.broker.producer_ids import ProducerIds
 from orderwire.broker.replicas import OpenReplica, Replicas
 from orderwire.broker.replication.replica import SyncWork
-from orderwire.broker.replies import Client, Outcome, Reply, Request
+from orderwire.broker.replies import Client, Outcome, Reply, Request, reply
 from orderwire.broker.requests import HANDLERS, unsupported_version
-from orderwire.broker.requests.groups import join_reply, sync_reply
+from orderwire.broker.requests.groups import group_response, join_response, sync_response
 from orderwire.broker.requests.produce import body_at, produce_single
 from orderwire.broker.settings import BrokerSettings
 from orderwire.broker.topics import Topic, TopicStore
@@ -104,11 +105,15 @@ class Broker:
         """With a `cluster`, topics are the cluster's, and every partition has replicas."""
         self.settings = settings
         self._cluster_id, self.producer_ids = ProducerIds.open(files, chance)
+        self.shards: Shards | None = None
+        """The coordinators of groups here, in a cluster."""
+        self._alone = Alone(self)
         self.replicas: Replicas | None = None
         """What keeps partitions the same elsewhere; None at a broker that is alone."""
         if cluster is not None:
             assert open_replica is not None
             self.replicas = Replicas(self, cluster, open_replica)
+            self.shards = Shards(self, settings.groups, chance, group_response)
             files_of_topics: Storage = MemoryStorage()  # ZooKeeper has them
         else:
             files_of_topics = files
@@ -227,7 +232,7 @@ class Broker:
         of_replicas = None if self.replicas is None else self.replicas.next_deadline()
         if of_replicas is not None:
             due = min(due, of_replicas)
-        of_groups = self.groups.next_deadline()
+        of_groups = (self.shards or self.groups).next_deadline()
         return due if of_groups is None else min(due, of_groups)
 
     def wake(self, now: Instant) -> None:
@@ -241,7 +246,10 @@ class Broker:
                 done = parked.attempt(self, at_deadline=True)
                 assert done is not None, "at its deadline a request is answered with what there is"
                 self.finish(parked, done)
-        self.apply(self.groups.wake(now))
+        if self.shards is not None:
+            self.shards.wake(now)
+        else:
+            self.apply(self.groups.wake(now))
         if self._next_retention <= now:
             self._next_retention = Instant(now + self.settings.retention_check_ns)
             for partition in self.all_partitions():
@@ -272,6 +280,38 @@ class Broker:
         """Keep a join or sync until the coordinator answers it."""
         self._parked[request.token] = msgspec.structs.replace(request, body=None)
 
+    def coordinator(self, group_id: str) -> Coordinator | ErrorCode:
+        """Return what keeps a group, or why it is not here."""
+        return self._alone if self.shards is None else self.shards.of(group_id)
+
+    def coordinators(self) -> Sequence[Coordinator]:
+        """Everything here that keeps groups."""
+        return (self._alone,) if self.shards is None else tuple(self.shards)
+
+    def is_parked(self, token: int) -> bool:
+        """Whether a parked request still waits."""
+        return token in self._parked
+
+    def answer_parked(self, token: int, done: Reply) -> None:
+        """Answer a parked request, if it still waits."""
+        if self._parked.pop(token, None) is not None:
+            self._ready.append((token, done))
+
+    def groups_recovered(self, partition: Partition, now: Instant) -> None:
+        """We may write to a partition of the internal topic."""
+        if self.shards is not None:
+            self.shards.recovered(partition, now)
+
+    def groups_advanced(self, partition: Partition, now: Instant) -> None:
+        """More of a partition of the internal topic is committed."""
+        if self.shards is not None:
+            self.shards.advanced(partition, now)
+
+    def groups_deposed(self, partition: Partition) -> None:
+        """We are no original of a partition of the internal topic any more."""
+        if self.shards is not None:
+            self.shards.deposed(partition)
+
     def apply(self, effects: GroupEffects) -> None:
         """Write and answer what the coordinator says, in its order."""
         if not effects:
@@ -292,9 +332,9 @@ class Broker:
             return
         assert isinstance(request, Request)
         if isinstance(answer.result, JoinResult):
-            done = join_reply(request, answer.result, durable=durable)
+            done = reply(request, join_response(request, answer.result), durable=durable)
         else:
-            done = sync_reply(request, answer.result, durable=durable)
+            done = reply(request, sync_response(answer.result), durable=durable)
         self._ready.append((answer.token, done))
 
     def _write_journal(self) -> None:
@@ -318,6 +358,10 @@ class Broker:
         if partitions is not None and 0 <= index < len(partitions):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def exists(self, topic: str, index: int) -> bool:
+        """Whether there is such a partition, here or elsewhere."""
+        return 0 <= index < len(self._partitions.get(topic, ()))
 
     def has(self, partition: Partition) -> bool:
         """Whether this partition has not been deleted."""
@@ -347,21 +391,21 @@ class Broker:
         """Take from the cluster that a topic is new, or has grown, or is configured otherwise."""
         before = self.topics.get(topic.name)
         if before is not None and before.topic_id != topic.topic_id:
-            self.topic_gone(before.topic_id)
+            self.topic_gone(before.topic_id, now)
             before = None
         self.topics.take(topic)
         self.open_partitions(topic, now)
         if before is not None:
             self.reconfigure(topic)
 
-    def topic_gone(self, topic_id: bytes) -> None:
+    def topic_gone(self, topic_id: bytes, now: Instant) -> None:
         """Take from the cluster that a topic was deleted."""
         topic = self.topics.by_id(topic_id)
         if topic is not None:
             self.topics.delete(topic)
-            self.close_partitions(topic)
+            self.close_partitions(topic, now)
 
-    def close_partitions(self, topic: Topic) -> None:
+    def close_partitions(self, topic: Topic, now: Instant) -> None:
         """Close and delete the logs of a deleted topic; fetches that wait for it are answered."""
         for partition in self._partitions.pop(topic.name, []):
             if partition is not None:
@@ -369,7 +413,10 @@ class Broker:
                 self._dirty.pop(partition, None)
                 partition.close()
         self._remove_logs(topic)
-        self.apply(self.groups.forget_topics({topic.name}))
+        if self.shards is not None:
+            self.shards.topic_gone(topic, now)
+        else:
+            self.apply(self.groups.forget_topics({topic.name}))
 
     def log_config(self, topic: Topic) -> LogConfig:
         """Return what the topic's configuration means to its logs."""

@@ -5,15 +5,24 @@ A broker that is alone has none of this.
 
 import heapq
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
-from orderwire.broker.cluster import Cluster
+from orderwire.broker.cluster import GROUPS_TOPIC, Cluster
 from orderwire.broker.log import Appended, LogConfig, Refused
 from orderwire.broker.partitions import Partition
-from orderwire.broker.replication.effects import Advance, Answer, Effects, Note, Recovered, Sync
+from orderwire.broker.replication.effects import (
+    Advance,
+    Answer,
+    Deposed,
+    Effects,
+    Note,
+    Recovered,
+    Sync,
+)
 from orderwire.broker.replication.replica import Replica
 from orderwire.broker.replication.settings import (
     Coordination,
@@ -69,8 +78,8 @@ class Replicas:
         self.creating: set[str] = set()
         """Topics that are being made because somebody asked for them."""
         self._unready: dict[bytes, list[Callable[[], None]]] = {}
-        self.recovered: Callable[[Partition, Instant], None] | None = None
-        """Told of partitions of the internal topic that we may write to."""
+        self._later: list[Callable[[Instant], None]] = []
+        self._depth = 0
 
     # -- requests ---------------------------------------------------------------------------
 
@@ -108,6 +117,7 @@ class Replicas:
     def carry_out(self, partition: Partition, effects: Effects, now: Instant) -> None:
         """Do what a replica asks for, in its order."""
         broker = self._broker
+        self._depth += 1
         for effect in effects:
             kind = type(effect)
             if kind is Answer:
@@ -116,17 +126,29 @@ class Replicas:
                     asked[0].answered(asked[1], effect.result)  # type: ignore[union-attr]
             elif kind is Advance:
                 broker.advance(partition, effect.high_watermark)  # type: ignore[union-attr]
+                if partition.topic == GROUPS_TOPIC:
+                    self.later(partial(broker.groups_advanced, partition))
             elif kind is Sync:
                 broker.dirty(partition)
             else:
                 self.cluster.carry_out(partition.of, partition.index, effect)
-                if (
-                    kind is Note
-                    and type(effect.event) is Recovered  # type: ignore[union-attr]
-                    and self.recovered is not None
-                ):
-                    self.recovered(partition, now)
+                if kind is Note and partition.topic == GROUPS_TOPIC:
+                    event = type(effect.event)  # type: ignore[union-attr]
+                    if event is Recovered:
+                        self.later(partial(broker.groups_recovered, partition))
+                    elif event is Deposed:
+                        broker.groups_deposed(partition)
+        self._depth -= 1
         self._arm(partition)
+        while self._later and not self._depth:
+            later, self._later = self._later, []
+            for work in later:
+                work(now)
+
+    def later(self, work: Callable[[Instant], None]) -> None:
+        """Do something when the effects that are being carried out are done: what a replica is
+        asked meanwhile would overtake them."""
+        self._later.append(work)
 
     # -- time -------------------------------------------------------------------------------
 

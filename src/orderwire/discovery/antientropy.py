@@ -7,7 +7,7 @@ from orderwire.discovery.entrance import Entrance
 from orderwire.discovery.exchange import Exchange
 from orderwire.discovery.messages import Pull, Row, Status, Sync, SyncReply, fitting
 from orderwire.discovery.own import Own
-from orderwire.discovery.ring import between
+from orderwire.discovery.ring import nearest
 from orderwire.discovery.roster import Entry, Roster
 from orderwire.discovery.settings import LISTED_BYTES_MAX, DiscoverySettings
 from orderwire.discovery.timers import Timers
@@ -94,7 +94,9 @@ class AntiEntropy:
         assert roster.me is not None
         if self._turn % 2:
             before = (roster.me - 1) % roster.id_space
-            to = next(between(roster.ring, roster.me, before, roster.id_space), roster.ring[0])
+            to = nearest(roster.ring, roster.me, before)
+            if to is None:
+                to = roster.ring[0]
         else:
             to = chance.choice(roster.ring)
         addr = roster.address_of(to)
@@ -113,7 +115,7 @@ class AntiEntropy:
         if self._settings.gossip_heartbeats:
             self._own.beat()
         rows = [self._own.row()]
-        rows += [roster.row_of(each, now) for each in roster.entries.values()]
+        rows += roster.rows(roster.entries.values(), now)
         return Sync(to, roster.me, self._fitting(rows))
 
     def _fitting(self, rows: list[Row]) -> tuple[Row, ...]:
@@ -133,9 +135,19 @@ class AntiEntropy:
         self._exchange.merge_all(message.rows, source, now)
         own = self._own.row()
         mine = [own] if _newer(own, told.get(own.id)) else []
-        for entry in roster.entries.values():
-            if _newer(entry, told.get(entry.id)):
-                mine.append(roster.row_of(entry, now))
+        newer = [
+            entry
+            for entry in roster.entries.values()
+            if (
+                (row := told.get(entry.id)) is None
+                or entry.hb > row.hb
+                or entry.ver > row.ver
+                or entry.inc != row.inc
+                or entry.status is Status.LEFT
+            )
+            and _newer(entry, row)
+        ]
+        mine += roster.rows(newer, now)
         want = self._exchange.claim(source, message.rows, now)
         if not mine and not want:
             return []

@@ -17,6 +17,7 @@ from orderwire.discovery.messages import (
     RenewOk,
     RequestId,
     fitting,
+    nominal_bytes,
 )
 from orderwire.discovery.ring import successor_rows
 from orderwire.discovery.settings import (
@@ -25,12 +26,29 @@ from orderwire.discovery.settings import (
     MEMBERS_MAX,
     BootstrapSettings,
 )
-from orderwire.kernel import NS_PER_MS, Instant, LocalProtocolError, RemoteProtocolError
+from orderwire.kernel import (
+    NS_PER_MS,
+    NS_PER_S,
+    Instant,
+    LocalProtocolError,
+    RemoteProtocolError,
+    probe,
+)
 
 EPOCH_SHIFT = 32
 """An incarnation is epoch · 2³² + counter."""
 EPOCH_MAX = (1 << 31) - 2
 """Largest epoch taken from a peer: the next one's incarnations must fit 63 bits."""
+
+
+ANSWERS_BYTES_PER_S = 12_500_000
+"""Rate at which a server's answers leave, at least: 100 Mbit/s."""
+ON_ITS_WAY_NS = 100 * NS_PER_MS
+"""An answer that needs so long still is not given again.
+
+To 2,000 participants that ask at once the lists take four seconds at that rate.  Who asked again
+after one of them had another list queued behind all others: that doubled the time of a boot.
+"""
 
 
 class Holder(msgspec.Struct):
@@ -40,6 +58,8 @@ class Holder(msgspec.Struct):
     inc: int
     addr: Address
     until_ns: int
+    answered_ns: int = 0
+    """When the last answer to its request has left."""
 
 
 class BootstrapServer:
@@ -76,6 +96,8 @@ class BootstrapServer:
         self._bits = (settings.id_space - 1).bit_length()
         self._successors_only = successors_only
         self._both_ways = both_ways
+        self._busy_until = 0
+        """When all answers have left, were the link no faster."""
         self._silent_until = 0
         if recovering:
             wait_ns = settings.lease_ns if settings.recovery_ns is None else settings.recovery_ns
@@ -111,11 +133,14 @@ class BootstrapServer:
         if isinstance(message, RequestId):
             self._rise_above(message.lost_inc)
             self.requests += 1
-            return [Post(source, self._request(message, now))]
+            answer = self._request(message, now)
+            return [] if answer is None else [Post(source, answer)]
         if isinstance(message, Renew):
             self._rise_above(message.inc)
             self.renewals += 1
-            return [Post(source, self._renew(message, now))]
+            renewed = self._renew(message, now)
+            self._count(renewed, now)
+            return [Post(source, renewed)]
         if isinstance(message, Release):
             self._rise_above(message.inc)
             holder = self._holders.get(message.id)
@@ -134,14 +159,22 @@ class BootstrapServer:
 
     # -- ids --------------------------------------------------------------------------------
 
-    def _request(self, message: RequestId, now: Instant) -> IdReply | Full:
+    def _count(self, answer: Message, now: Instant) -> None:
+        wire_ns = nominal_bytes(answer) * NS_PER_S // ANSWERS_BYTES_PER_S
+        self._busy_until = max(self._busy_until, now) + wire_ns
+
+    def _request(self, message: RequestId, now: Instant) -> IdReply | Full | None:
         held = self._by_guid.get(message.guid)
         if held is not None and message.lost_inc and self._holders[held].inc <= message.lost_inc:
             self._free(held)
             held = None
         if held is not None:
+            same = self._holders[held].addr == message.addr
             self._vacate(message.addr, held)
             self._move(held, message.addr, now)
+            if same and now + ON_ITS_WAY_NS < self._holders[held].answered_ns:
+                probe("bootstrap: answer on its way")
+                return None
         else:
             if self.is_recovering(now):
                 return Full(message.guid, self._ms_until(self._silent_until, now), True)
@@ -153,13 +186,12 @@ class BootstrapServer:
             self._counter += 1
             inc = (self._epoch << EPOCH_SHIFT) + self._counter
             self._hold(held, Holder(message.guid, inc, message.addr, 0), now)
-        return IdReply(
-            message.guid,
-            held,
-            self._holders[held].inc,
-            self.settings.id_space % ID_SPACE_MAX,
-            self._members(held),
-        )
+        holder = self._holders[held]
+        id_space = self.settings.id_space % ID_SPACE_MAX
+        answer = IdReply(message.guid, held, holder.inc, id_space, self._members(held))
+        self._count(answer, now)
+        holder.answered_ns = self._busy_until
+        return answer
 
     def _members(self, held: int) -> tuple[Contact, ...]:
         listed = self._holders

@@ -20,8 +20,8 @@ from orderwire.discovery.ring import (
     UP,
     Hop,
     between,
-    count_between,
     distance,
+    nearest,
     own_targets,
     targets,
     within,
@@ -136,30 +136,42 @@ class Broadcasts:
     ) -> DiscoveryEffects:
         effects: DiscoveryEffects = []
         me = self._roster.me
+        assert me is not None
         first: dict[int, int] = {hop.direction: hop.to for hop in hops} if depth == 1 else {}
         for to, hi, direction in hops:
-            copy = msgspec.structs.replace(
-                message, to=to, frm=me, hop=depth, hi=hi, direction=direction
-            )
-            if isinstance(copy, Join):
+            copy: Broadcast
+            if isinstance(message, Join):
+                copy = Join(
+                    to,
+                    me,
+                    message.row,
+                    message.seq,
+                    depth,
+                    hi,
+                    direction,
+                    self._mechanisms.members and first.get(direction) == to,
+                    message.map,
+                    message.have,
+                    self._members(to, hi, direction),
+                )
+            else:
                 copy = msgspec.structs.replace(
-                    copy,
-                    first=self._mechanisms.members and first.get(direction) == to,
-                    members=self._members(to, hi, direction),
+                    message, to=to, frm=me, hop=depth, hi=hi, direction=direction
                 )
             effects += self._send(copy, now)
         return effects
 
     def _members(self, to: int, hi: int, direction: int) -> tuple[Contact, ...]:
         """All that are known in the range behind its target. [R6]"""
-        if not self._mechanisms.members:
+        if not self._mechanisms.members or to == hi:
             return ()
         roster = self._roster
+        contacts, entries = roster.contacts, roster.entries
         found = []
         for each in between(roster.ring, to, hi, roster.id_space, direction):
-            contact = roster.contacts.get(each)
+            contact = contacts.get(each)
             if contact is None:
-                entry = roster.entries[each]
+                entry = entries[each]
                 contact = Contact(each, entry.addr, entry.inc)
             found.append(contact)
         return fitting(found, RANGE_BYTES_MAX)
@@ -171,7 +183,7 @@ class Broadcasts:
         assert addr is not None, f"target {copy.to} has no address"
         row = copy.row
         key = (row.id, row.inc, copy.seq, copy.direction, copy.to)
-        if isinstance(copy, Join | Leave):
+        if isinstance(copy, (Join, Leave)):
             self._await(key, copy, now, sends, late=late)
         elif isinstance(copy, Update) and self._mechanisms.reroute:
             self._remember(key, copy, now)
@@ -181,16 +193,20 @@ class Broadcasts:
         """Keep a copy until it is acknowledged, if there is room."""
         if key in self.pending:
             self._forget(key)
-        held = 0 if copy.row.id == self._roster.me else nominal_bytes(copy)
+        size = nominal_bytes(copy)
+        held = 0 if copy.row.id == self._roster.me else size
         limit = self._settings.pending_bytes_max
         if held and (self._held_bytes + held > limit or len(self.pending) >= PENDING_MAX):
             probe("fdp: copy not kept")
             self.unkept += 1
             return
-        cost = self._cost(copy)
+        cost, own_join = size, False
+        if isinstance(copy, Join) and copy.hop == 1:  # MAPs like it come in return.
+            own_join = True
+            cost += copy.map.size_bytes * (1 + len(copy.members))
         self._outstanding_bytes += cost
         self._held_bytes += held
-        awaited = not late and self._is_own_join(copy)
+        awaited = not late and own_join
         self.own_joins += awaited
         self.pending[key] = _Pending(copy, sends, now, cost, held, awaited)
         if self._mechanisms.arq or self._mechanisms.reroute:
@@ -218,17 +234,6 @@ class Broadcasts:
         if kept is not None:
             self._recent_bytes -= nominal_bytes(kept[1])
         return kept
-
-    @staticmethod
-    def _is_own_join(copy: Join | Leave) -> bool:
-        return isinstance(copy, Join) and copy.hop == 1
-
-    def _cost(self, copy: Join | Leave) -> int:
-        """Bytes until the acknowledgement is here: this copy, and MAPs like it in return."""
-        size = nominal_bytes(copy)
-        if isinstance(copy, Join) and self._is_own_join(copy):
-            size += copy.map.size_bytes * (1 + len(copy.members))
-        return size
 
     # -- acknowledgements -------------------------------------------------------------------
 
@@ -289,13 +294,11 @@ class Broadcasts:
         roster = self._roster
         if not self._mechanisms.reroute or roster.me is None:
             return []
-        if not count_between(roster.ring, copy.to, copy.hi, copy.direction):
-            return []
-        nearest = next(between(roster.ring, copy.to, copy.hi, roster.id_space, copy.direction))
-        if not within(nearest, copy.to, copy.hi, roster.id_space, copy.direction):
+        to = nearest(roster.ring, copy.to, copy.hi, copy.direction)
+        if to is None or not within(to, copy.to, copy.hi, roster.id_space, copy.direction):
             return []
         probe("fdp: rerouted")
-        rest = msgspec.structs.replace(copy, to=nearest, frm=roster.me)
+        rest = msgspec.structs.replace(copy, to=to, frm=roster.me)
         return self._send(rest, now, late=late)
 
     def drop_all(self) -> None:

@@ -1,5 +1,7 @@
 """Merging what is told of others, and fetching the MAPs that are told of.  [FDP/1 R9 R11 R12]"""
 
+from heapq import heappop, heappush
+
 import msgspec
 
 from orderwire.discovery.commands import Learnt
@@ -50,6 +52,8 @@ class Exchange:
         self._own = own
         self._timers = timers
         self._wants: dict[int, _Want] = {}
+        self._dues: list[tuple[int, int]] = []
+        """When each is due, and whose MAP it is: a heap, with those that are no longer wanted."""
         self.joining = False
         """While answers to one's own JOIN are outstanding nothing is asked for. [R15]"""
         self.news = False
@@ -66,15 +70,11 @@ class Exchange:
             return
         entry = roster.entries.get(row.id)
         if entry is not None and entry.inc == row.inc and entry.lacks_map and entry.is_live:
-            self._wants[row.id] = _Want(via, now + wait_ns)
+            self._want(row.id, _Want(via, now + wait_ns))
 
     def merge_all(self, rows: tuple[Row, ...], via: Address, now: Instant) -> None:
         """Take headers, most of which say nothing new."""
-        entries, versions = self._roster.entries, self._mechanisms.versions
-        for row in rows:
-            entry = entries.get(row.id)
-            if not (entry is None or entry.lacks_map or entry.is_behind(row) or not versions):
-                continue
+        for row in self._roster.telling_more(rows, now):
             if row.has_map:
                 self.merge(row, via, now)
             else:  # Who tells of it lacks it too: it may be on its way to both.
@@ -170,36 +170,49 @@ class Exchange:
     def want_contacts(self, due: Instant) -> None:
         """Ask every contact for its MAP then, unless it has come. [R9]"""
         for contact in self._roster.contacts.values():
-            self._wants.setdefault(contact.id, _Want(contact.addr, due))
+            if contact.id not in self._wants:
+                self._want(contact.id, _Want(contact.addr, due))
 
     def claim(self, source: Address, rows: tuple[Row, ...], now: Instant) -> tuple[Have, ...]:
         """Return which MAPs that the sender of these headers holds are lacking, as asked for."""
         if self.joining:
             return ()
         wanted = []
+        entries = self._roster.entries
         for row in rows:
-            entry = self._roster.entries.get(row.id)
+            if not row.has_map:
+                continue
+            entry = entries.get(row.id)
+            if entry is None or (entry.map is not None and entry.map.ver >= row.ver):
+                continue  # As most are.
             if (
-                not row.has_map
-                or entry is None
-                or entry.inc != row.inc
+                entry.inc != row.inc
                 or not entry.is_live
-                or (entry.map is not None and entry.map.ver >= row.ver)
                 or (entry.turned_away and entry.turned_away >= row.ver)
             ):
                 continue
             waiting = self._wants.get(row.id)
             if waiting is not None and waiting.asks and waiting.due_ns > now:
                 continue
-            self._wants[row.id] = _Want(source, now + self._settings.ask_ns, 1)
+            self._want(row.id, _Want(source, now + self._settings.ask_ns, 1))
             wanted.append(entry.held())
         return tuple(wanted)
+
+    def _want(self, identity: int, want: _Want) -> None:
+        self._wants[identity] = want
+        heappush(self._dues, (want.due_ns, identity))
+
+    def _first_due(self) -> Instant:
+        """Return when the first of them is due; there is one."""
+        dues, wants = self._dues, self._wants
+        while (want := wants.get(dues[0][1])) is None or want.due_ns != dues[0][0]:
+            heappop(dues)
+        return Instant(dues[0][0])
 
     def arm(self) -> None:
         """Let the timer be due when the next MAP is to be asked for."""
         if self._wants and not self.joining and self._roster.me is not None:
-            due = min(each.due_ns for each in self._wants.values())
-            self._timers.set(FETCH, Instant(due))
+            self._timers.set(FETCH, self._first_due())
         else:
             self._timers.cancel(FETCH)
 
@@ -229,6 +242,7 @@ class Exchange:
                 have = entry.held()
             want.asks += 1
             want.due_ns = now + self._settings.ask_ns
+            self._want(identity, want)
             asked.setdefault(addr, (holder, []))[1].append(have)
         assert roster.me is not None
         return [

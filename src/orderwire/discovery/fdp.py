@@ -175,9 +175,11 @@ class FdpNode(Node):
     def _check(self, message: Addressed) -> None:
         """Refuse ids outside the id space, broadcasts without direction, MAPs without a header."""
         size = self.roster.id_space
+        if isinstance(message, JoinAck) and message.maps is None and message.frm < size:
+            return
         ids = [message.frm]
         if isinstance(message, Broadcast):
-            ids += [message.row.id, message.hi]
+            ids += (message.row.id, message.hi)
             if not message.direction or message.hop < 1:
                 raise RemoteProtocolError(
                     f"a {type(message).__name__} with direction {message.direction}"

@@ -248,12 +248,12 @@ class Gateway:
 
     def next_deadline(self) -> Instant | None:
         """When `wake` is next due."""
-        due = [self.home.next_deadline(), self._timers.next()]
+        due = soonest(self.home.next_deadline(), self._timers.next())
         for ring in self._backbones.values():
-            due.append(ring.node.next_deadline())
+            due = soonest(due, ring.node.next_deadline())
             if ring.can_ask:
-                due.append(ring.asking.next_deadline())
-        return soonest(*due)
+                due = soonest(due, ring.asking.next_deadline())
+        return due
 
     # -- what the application reads -----------------------------------------------------------
 

@@ -81,7 +81,8 @@ class MapRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     @property
     def size_bytes(self) -> int:
         """What it takes on the wire, without the framing."""
-        return len(self.full) + sum(map(len, self.deltas))
+        size = len(self.full)
+        return size + sum(map(len, self.deltas)) if self.deltas else size
 
     def with_delta(self, ver: int, delta: bytes) -> "MapRecord":
         """Return the MAP with one more change."""
@@ -416,11 +417,11 @@ def nominal_bytes(message: Message) -> int:
     if isinstance(message, Join):
         several = len(message.members) * CONTACT_BYTES + len(message.have) * ROW_BYTES
         return HEAD_BYTES + ROW_BYTES + message.map.size_bytes + several
-    if isinstance(message, JoinAck | Maps):
-        carried = sum(ROW_BYTES + each.map.size_bytes for each in message.maps or ())
-        if isinstance(message, Maps):
-            carried += sum(ROW_BYTES + sum(map(len, each.deltas)) for each in message.chains)
-        return HEAD_BYTES + carried
+    if isinstance(message, JoinAck):
+        return HEAD_BYTES + (_carried_bytes(message.maps) if message.maps else 0)
+    if isinstance(message, Maps):
+        chains = sum(ROW_BYTES + sum(map(len, each.deltas)) for each in message.chains)
+        return HEAD_BYTES + _carried_bytes(message.maps) + chains
     if isinstance(message, Update):
         return HEAD_BYTES + ROW_BYTES + len(message.delta)
     if isinstance(message, Heartbeat | Leave):
@@ -438,6 +439,10 @@ def nominal_bytes(message: Message) -> int:
     if isinstance(message, Details):
         return HEAD_BYTES + sum(ROW_BYTES + len(each.map) for each in message.entries)
     return HEAD_BYTES
+
+
+def _carried_bytes(maps: tuple[Carried, ...]) -> int:
+    return sum([ROW_BYTES + each.map.size_bytes for each in maps])
 
 
 LISTED_BYTES = 52

@@ -311,9 +311,10 @@ class Node(ABC):
         roster = self.roster
         while roster.lost and not self.gone:
             effects += self._lose_id(now)
-        for identity, inc, status in roster.ended:
-            effects.append(Indicate(Ended(identity, inc, status is Status.LEFT)))
-        roster.ended.clear()
+        if roster.ended:
+            for identity, inc, status in roster.ended:
+                effects.append(Indicate(Ended(identity, inc, status is Status.LEFT)))
+            roster.ended.clear()
         if self.leaving and self._is_dismissed:
             effects += self._go()
         return effects
@@ -326,26 +327,27 @@ def _refuse_long(map_bytes: bytes) -> None:
 
 def _check_lengths(message: Addressed) -> None:
     """Refuse what could not be kept or passed on: what this sends must fit a message."""
-    records: tuple[MapRecord, ...] = ()
     size = 0
     if isinstance(message, Join):
-        records = (message.map,)
+        size = message.map.size_bytes
         if len(message.have) > MEMBERS_MAX:
             raise RemoteProtocolError(
                 f"a JOIN that lists {len(message.have)} MAPs; at most {MEMBERS_MAX}"
             )
     elif isinstance(message, Update):
         size = len(message.delta)
-    elif isinstance(message, JoinAck | Maps):
-        records = tuple([each.map for each in message.maps or ()])
-        if isinstance(message, Maps):
-            for chain in message.chains:
-                size = max(size, sum(map(len, chain.deltas)))
-                if len(chain.deltas) > DELTAS_MAX:
-                    raise RemoteProtocolError(
-                        f"a chain of {len(chain.deltas)} changes; at most {DELTAS_MAX}"
-                    )
-    size = max((size, *(record.size_bytes for record in records)))
+    elif isinstance(message, JoinAck):
+        if message.maps:
+            size = max([each.map.size_bytes for each in message.maps])
+    elif isinstance(message, Maps):
+        sizes = [each.map.size_bytes for each in message.maps]
+        for chain in message.chains:
+            sizes.append(sum(map(len, chain.deltas)))
+            if len(chain.deltas) > DELTAS_MAX:
+                raise RemoteProtocolError(
+                    f"a chain of {len(chain.deltas)} changes; at most {DELTAS_MAX}"
+                )
+        size = max(sizes, default=0)
     if size > MAP_BYTES_MAX:
         raise RemoteProtocolError(
             f"a MAP of {size} bytes in a {type(message).__name__}; at most {MAP_BYTES_MAX}"

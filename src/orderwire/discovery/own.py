@@ -55,6 +55,8 @@ class Own:
 
     def folded(self, record: MapRecord) -> MapRecord:
         """Return what is kept of a MAP: it whole, when its changes are many or longer than it."""
+        if not record.deltas:
+            return record
         changes = sum(map(len, record.deltas))
         if len(record.deltas) <= DELTAS_MAX and changes <= len(record.full):
             return record

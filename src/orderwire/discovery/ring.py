@@ -5,7 +5,7 @@ A ring is given as the ascending list of the ids that are known, without one's o
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from itertools import zip_longest
 from typing import NamedTuple
@@ -43,10 +43,28 @@ def within(identity: int, lo: int, hi: int, size: int, direction: int = UP) -> b
     return distance(lo, identity, size, direction) <= distance(lo, hi, size, direction)
 
 
-def between(ring: Sequence[int], me: int, hi: int, size: int, direction: int = UP) -> Iterator[int]:
-    """Yield the known ids behind `me` up to and including `hi`, nearest first."""
-    for rank in range(1, count_between(ring, me, hi, direction) + 1):
-        yield _at_rank(ring, me, rank, direction)
+def between(ring: Sequence[int], me: int, hi: int, size: int, direction: int = UP) -> list[int]:
+    """Return the known ids behind `me` up to and including `hi`, nearest first."""
+    count = count_between(ring, me, hi, direction)
+    if not count:
+        return []
+    if direction == UP:
+        start = bisect_right(ring, me)
+        found = list(ring[start : start + count])
+        found += ring[: count - len(found)]
+        return found
+    start = bisect_left(ring, me)
+    last = ring[max(0, start - count) : start]
+    found = [*ring[len(ring) - count + len(last) :], *last]
+    found.reverse()
+    return found
+
+
+def nearest(ring: Sequence[int], me: int, hi: int, direction: int = UP) -> int | None:
+    """Return the first known id behind `me` up to and including `hi`."""
+    if not count_between(ring, me, hi, direction):
+        return None
+    return _at_rank(ring, me, 1, direction)
 
 
 def count_between(ring: Sequence[int], me: int, hi: int, direction: int = UP) -> int:
@@ -99,10 +117,13 @@ def targets(
 
 def _by_rank(ring: Sequence[int], me: int, hi: int, direction: int) -> list[int]:
     count = count_between(ring, me, hi, direction)
+    if not count:
+        return []
+    start = bisect_right(ring, me) - 1 if direction == UP else bisect_left(ring, me)
     chosen = []
     rank = 1
     while rank <= count:
-        chosen.append(_at_rank(ring, me, rank, direction))
+        chosen.append(ring[(start + direction * rank) % len(ring)])
         rank *= 2
     return chosen
 

@@ -5,8 +5,8 @@ commutative, associative and idempotent, and every copy ends equal to its owner'
 [FDP/1 R11, P2]
 """
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from orderwire.discovery.effects import Address
@@ -48,15 +48,6 @@ class Entry:
         """When the newest evidence was made: its arrival minus its age."""
         self.status = status
 
-    def is_behind(self, row: Row) -> bool:
-        """Whether the header may say more than is known."""
-        return (
-            row.hb > self.hb
-            or row.ver > self.ver
-            or row.inc > self.inc
-            or row.status is not Status.LIVE
-        )
-
     @property
     def is_live(self) -> bool:
         """Whether the participant is there, as far as known."""
@@ -69,6 +60,8 @@ class Entry:
     @property
     def lacks_map(self) -> bool:
         """Whether its MAP is not held, or an old one."""
+        if self.map is not None and self.map.ver >= self.ver:
+            return False
         newest = self.turned_away if self.map is None else max(self.map.ver, self.turned_away)
         return newest < self.ver or (self.map is None and not newest)
 
@@ -156,9 +149,29 @@ class Roster:
             if revived and self._claim(entry.addr, entry.id, entry.inc):
                 entry.status = Status.LIVE
                 change = Merge.NEWS
+            elif entry.id not in self._suspects:
+                return change
             self._suspects.pop(entry.id, None)
             self._relink(entry.id)
         return change
+
+    def telling_more(self, rows: Iterable[Row], now: Instant) -> Iterator[Row]:
+        """Take headers that tell nothing, or of life alone, as most do; yield the others."""
+        entries, suspects = self.entries, self._suspects
+        versions, ages = self._mechanisms.versions, self._mechanisms.ages
+        for row in rows:
+            entry = entries.get(row.id)
+            if entry is not None and versions and row.status is Status.LIVE:
+                held, ver, hb = entry.map, entry.ver, row.hb
+                if held is not None and held.ver >= ver >= row.ver:
+                    if entry.inc >= row.inc and entry.hb >= hb:
+                        continue
+                    same = entry.inc == row.inc and entry.status is Status.LIVE
+                    if same and row.id not in suspects:
+                        entry.hb = hb
+                        entry.fresh = now - row.age_ms * NS_PER_MS if ages else now
+                        continue
+            yield row
 
     def _replace(self, old: Entry | None, row: Row, now: Instant, age_ns: int) -> Merge:
         contact = self.contacts.get(row.id)
@@ -173,8 +186,9 @@ class Roster:
         elif old.status is Status.LIVE and self._mechanisms.versions:
             self._end(old, Status.EXPIRED)
         held = None if old is None or self._mechanisms.versions else old.map
-        self.drop_contact(row.id)
-        self._suspects.pop(row.id, None)
+        if contact is not None:
+            self._forget_contact(contact)
+        suspected = self._suspects.pop(row.id, None)
         free = self._vacate(row.addr, row.id, row.inc)
         status = Status.LIVE
         if row.status is Status.LEFT:
@@ -188,7 +202,8 @@ class Roster:
             self._by_addr[row.addr] = row.id
         elif held is not None:
             self._release(held)
-        self._relink(row.id)
+        if contact is None or suspected is not None or status is not Status.LIVE:
+            self._relink(row.id)  # Else it is on the ring already.
         return Merge.NEWS
 
     def _claim(self, addr: Address, identity: int, inc: int) -> bool:
@@ -331,13 +346,17 @@ class Roster:
 
     def drop_contact(self, identity: int) -> None:
         """Forget a contact, if it is one."""
-        contact = self.contacts.pop(identity, None)
+        contact = self.contacts.get(identity)
         if contact is not None:
-            del self._contact_since[identity]
-            if self._by_addr.get(contact.addr) == identity:
-                del self._by_addr[contact.addr]
+            self._forget_contact(contact)
             self._suspects.pop(identity, None)
             self._relink(identity)
+
+    def _forget_contact(self, contact: Contact) -> None:
+        del self.contacts[contact.id]
+        del self._contact_since[contact.id]
+        if self._by_addr.get(contact.addr) == contact.id:
+            del self._by_addr[contact.addr]
 
     def _end(self, entry: Entry, status: Status) -> None:
         if entry.status is Status.LIVE:
@@ -409,17 +428,21 @@ class Roster:
 
     def row_of(self, entry: Entry, now: Instant) -> Row:
         """Return its header as evidence for others."""
-        age_ms = -(-(now - entry.fresh) // NS_PER_MS) if self._mechanisms.ages else 0
-        return Row(
-            entry.id,
-            entry.inc,
-            entry.ver,
-            entry.hb,
-            min(max(0, age_ms), AGE_MS_MAX),
-            entry.addr,
-            entry.status,
-            entry.map is not None and entry.map.ver == entry.ver,
-        )
+        return self.rows((entry,), now)[0]
+
+    def rows(self, entries: Iterable[Entry], now: Instant) -> list[Row]:
+        """Return their headers as evidence for others."""
+        ages = self._mechanisms.ages
+        rows = []
+        for entry in entries:
+            age_ms = -((entry.fresh - now) // NS_PER_MS) if ages else 0
+            if not 0 <= age_ms <= AGE_MS_MAX:
+                age_ms = 0 if age_ms < 0 else AGE_MS_MAX
+            held, ver = entry.map, entry.ver
+            has_map = held is not None and held.ver == ver
+            status, hb = entry.status, entry.hb
+            rows.append(Row(entry.id, entry.inc, ver, hb, age_ms, entry.addr, status, has_map))
+        return rows
 
     def holdings(self) -> tuple[Have, ...]:
         """Return which MAPs are held."""
@@ -435,6 +458,6 @@ class Roster:
         at = bisect_left(ring, identity)
         listed = at < len(ring) and ring[at] == identity
         if usable and not listed:
-            insort(ring, identity)
+            ring.insert(at, identity)
         elif listed and not usable:
             del ring[at]

@@ -56,6 +56,8 @@ class Timers:
             yield name
 
 
-def soonest(*due: Instant | None) -> Instant | None:
-    """Return the first of these instants, or None if there is none."""
-    return min((each for each in due if each is not None), default=None)
+def soonest(first: Instant | None, second: Instant | None) -> Instant | None:
+    """Return the earlier of these instants, or None if there is none."""
+    if first is None:
+        return second
+    return first if second is None or first <= second else second

@@ -18,6 +18,7 @@ from orderwire.discovery.commands import (
     End,
     Gone,
     Joined,
+    Learnt,
     Refused,
     Start,
     Unreachable,
@@ -267,14 +268,14 @@ class DiscoveryWorld:
     # -- messages ---------------------------------------------------------------------------
 
     def _send(self, source: Process, to: Address, message: Message) -> None:
-        now = self.world.now_ns
         index = self.sent
         self.sent += 1
         if self._record:
-            self.posted.append(Posted(now, source.address, to, message))
+            self.posted.append(Posted(self.world.now_ns, source.address, to, message))
         if self._channel is not None:
             self._channel.send(source.address, to, message)
             return
+        now = self.world.now_ns
         faults = self._faults
         cut = (
             self._side.get(source.address, 0) != self._side.get(to, 0)
@@ -342,6 +343,8 @@ class DiscoveryWorld:
         now = self.world.now_ns
         for listener in self.listeners:
             listener(now, process.address, indication)
+        if isinstance(indication, Learnt):
+            return  # As most are.
         if isinstance(indication, Refused):
             self._refused.add(process.address)
         elif isinstance(indication, Joined):

@@ -157,7 +157,7 @@ class Lan(Link):
 
     def send_stream(self, source: int, to: int, payload_bytes: int, item: Any) -> None:
         """Send one message on the connection of this pair, which is opened if there is none."""
-        assert not self.is_down(source), f"host {source} is down"
+        assert not self.states[source], f"host {source} is down"
         assert payload_bytes > 0, f"a message of {payload_bytes} bytes"
         assert source != to, f"host {source} sends to itself"
         self.counts[source].payload_bytes += payload_bytes

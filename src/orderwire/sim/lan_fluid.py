@@ -4,6 +4,7 @@ No segments, no acknowledgements, no loss: about a tenth of the events of `lan_s
 same times where queues are deep and links at least 100 Mbit/s.
 """
 
+from heapq import heappush
 from typing import Any
 
 from orderwire.sim.lan_link import FRAME_BYTES_MIN, Frame
@@ -21,30 +22,36 @@ class FluidStreams(Streams):
         link, world = self._link, self._world
         source, to = connection.ends[side], connection.ends[1 - side]
         segments = -(-payload_bytes // MSS_BYTES)
-        size = max(payload_bytes + segments * TCP_OVERHEAD_BYTES, FRAME_BYTES_MIN)
+        size = payload_bytes + segments * TCP_OVERHEAD_BYTES
+        assert size >= FRAME_BYTES_MIN
         wire_ns = size * 8_000_000_000 // link.bits_per_s
         counts = link.counts[source]
         counts.frames += segments
         counts.wire_bytes += size
-        start_ns = max(link.uplink_free_ns[source], world.now_ns)
+        free_ns, now_ns = link.uplink_free_ns[source], world.now_ns
+        start_ns = free_ns if free_ns > now_ns else now_ns
         link.uplink_free_ns[source] = start_ns + wire_ns
-        first_ns = link.wire_ns(min(size, MSS_BYTES + TCP_OVERHEAD_BYTES))
+        first_ns = wire_ns if segments == 1 else link.wire_ns(MSS_BYTES + TCP_OVERHEAD_BYTES)
         message = (source, size, wire_ns, self._arrives, (connection, segments, item))
-        world.at(start_ns + first_ns + link.hop_ns, ARRIVAL, self._at_port, to, message)
+        at_ns = start_ns + first_ns + link.hop_ns
+        heappush(world.heap, (at_ns, ARRIVAL, world.sequence(), self._at_port, to, message))
 
     def _at_port(self, to: int, message: Frame) -> None:
         """Its first segment is at the switch: the port is busy for all of them from here on."""
         link, world = self._link, self._world
-        end_ns = max(link.port_free_ns[to], world.now_ns) + message[2]
+        free_ns, now_ns = link.port_free_ns[to], world.now_ns
+        end_ns = (free_ns if free_ns > now_ns else now_ns) + message[2]
         link.port_free_ns[to] = end_ns
-        world.at(end_ns + link.propagation_ns, ARRIVAL, message[3], to, message)
+        at_ns = end_ns + link.propagation_ns
+        heappush(world.heap, (at_ns, ARRIVAL, world.sequence(), message[3], to, message))
 
     def _arrives(self, to: int, message: Frame) -> None:
         source, size, _, _, (connection, segments, item) = message
         counts = self._link.counts[to]
         if self._holds(to, source, connection):
-            if not connection.open[connection.side(to)]:
-                self._begin(connection, connection.side(to))
+            side = connection.side(to)
+            if not connection.open[side]:
+                self._begin(connection, side)
             counts.received += segments
             counts.received_bytes += size
             self._deliver(to, source, item)

@@ -12,7 +12,7 @@ from orderwire.broker.log.faulty import FaultyStorage, PowerFailure
 from orderwire.broker.log.storage import StorageError
 from orderwire.broker.replication import effects as asked
 from orderwire.broker.replication.replica import Replica, SyncWork
-from orderwire.broker.replication.settings import ReplicationSettings
+from orderwire.broker.replication.settings import Coordination, ReplicationSettings
 from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.kernel import Instant
 from orderwire.sim.replication_clients import ProducerSettings
@@ -262,7 +262,10 @@ class Cluster:
         elif isinstance(operation, asked.Elect | asked.Resign | asked.ChangeIsr):
             self.offer("read", who)
         if isinstance(operation, asked.SetSync):
-            self.on_event(told.RoundEnd(znodes.sync_start[0], znodes.sync_end[0]))
+            begin, end = znodes.sync_start[0], znodes.sync_end[0]
+            if self.settings.coordination is Coordination.RPC:
+                end = max(begin, end)  # nobody has to write where a round ends
+            self.on_event(told.RoundEnd(begin, end))
             if operation.end is not None:
                 for other in self.brokers:
                     if other.number != who and other.up and other.session is not None:

@@ -312,6 +312,27 @@ def test_leases_end_in_the_order_in_which_they_were_renewed() -> None:
     assert len(core._leases) == 500
 
 
+def test_a_list_that_waits_behind_many_others_is_not_sent_again() -> None:
+    """2,000 lists take four seconds at 100 Mbit/s: who asks again after one would double that."""
+    core = server(1 << 11)
+    for at in range(2_000):
+        core._hold(at, Holder(f"g{at}", at + 1, f"a{at}", 0), Instant(0))
+    for at in range(2_000):
+        granted(core, f"g{at}", addr=f"a{at}")
+    assert granted(core, "g0", ms(1_000), addr="a0").members  # Sent among the first.
+    assert ask(core, RequestId("g1999", "a1999"), ms(1_000)) is None
+    assert core.holders()[1_999].until_ns == ms(1_000) + LEASE  # It is there all the same.
+    assert granted(core, "g1998", ms(1_000), addr="elsewhere").id == 1_998
+    assert granted(core, "g1999", ms(8_000), addr="a1999").id == 1_999
+
+
+def test_a_small_domain_is_answered_as_often_as_it_asks() -> None:
+    core = server(1 << 8)
+    for second in range(3):
+        for at in range(200):
+            assert len(granted(core, f"g{at}", ms(1_000 * second)).members) >= at
+
+
 def test_the_list_fits_a_message_however_long_the_addresses_are() -> None:
     core = server(1 << 16)
     for at in range(9_000):

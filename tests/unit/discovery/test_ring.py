@@ -13,6 +13,7 @@ from orderwire.discovery.ring import (
     broadcast_tree,
     count_between,
     distance,
+    nearest,
     own_targets,
     successor_rows,
     targets,
@@ -58,6 +59,7 @@ def test_members_of_a_range_come_nearest_first(
     ring = [each for each in (1, 3, 5, 9, 12) if each != me]
     assert list(between(ring, me, hi, 16, direction)) == found
     assert count_between(ring, me, hi, direction) == len(found)
+    assert nearest(ring, me, hi, direction) == (found[0] if found else None)
 
 
 def test_targets_come_widest_range_first() -> None:

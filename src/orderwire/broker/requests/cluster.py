@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING
 
-from orderwire.broker.cluster import GROUPS_TOPIC, BrokerAddress, named_leader
+from orderwire.broker.cluster import GROUPS_TOPIC, BrokerAddress, group_partition, named_leader
+from orderwire.broker.coordinators import GROUPS_CONFIGS
 from orderwire.broker.error_codes import RETRIED_AT_ONCE, ErrorCode
 from orderwire.broker.partitions import LEADER_EPOCH
 from orderwire.broker.replicas import Replicas, mode_of
@@ -239,12 +240,13 @@ def describe_cluster(broker: "Broker", request: Request, now: Instant) -> Reply 
 
 
 def find_coordinator(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
-    """Name the coordinator: this broker for every group, nobody for transactions."""
+    """Name the coordinator of groups; transactions have none."""
     body = request.body
     keys = body.coordinator_keys if request.version >= 4 else (body.key,)
-    found = [_coordinator(broker, request, key, body.key_type) for key in keys]
+    found = [_coordinator(broker, request, key, body.key_type, now) for key in keys]
+    delay_ns = RETRY_DELAY_NS if any(one.error_code in RETRIED_AT_ONCE for one in found) else 0
     if request.version >= 4:
-        return reply(request, FindCoordinatorResponse(coordinators=found))
+        return reply(request, FindCoordinatorResponse(coordinators=found), delay_ns=delay_ns)
     only = found[0]
     response = FindCoordinatorResponse(
         error_code=only.error_code,
@@ -253,22 +255,37 @@ def find_coordinator(broker: "Broker", request: Request, now: Instant) -> Reply 
         host=only.host,
         port=only.port,
     )
-    return reply(request, response)
+    return reply(request, response, delay_ns=delay_ns)
 
 
-def _coordinator(broker: "Broker", request: Request, key: str, key_type: int) -> Coordinator:
+def _coordinator(
+    broker: "Broker", request: Request, key: str, key_type: int, now: Instant
+) -> Coordinator:
     if key_type != _KEY_TYPE_GROUP:
         error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return Coordinator(key, -1, "", -1, error, _NO_TRANSACTIONS)
-    client = request.client
-    return Coordinator(
-        key,
-        broker.settings.node_id,
-        client.advertised_host,
-        client.advertised_port,
-        ErrorCode.NONE,
-        None,
-    )
+    node = broker.settings.node_id
+    if broker.replicas is not None:
+        found = _original_for(broker, broker.replicas, key, now)
+        if found is None:
+            error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            return Coordinator(key, -1, "", -1, error, "the groups' topic has no original yet")
+        node = found
+    for one in brokers_told(broker, request):
+        if one.broker_id == node:
+            return Coordinator(key, node, one.host, one.port, ErrorCode.NONE, None)
+    error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return Coordinator(key, -1, "", -1, error, f"broker {node} does not live")
+
+
+def _original_for(broker: "Broker", replicas: Replicas, group_id: str, now: Instant) -> int | None:
+    """Return who coordinates a group; the first question makes the internal topic."""
+    topic = broker.topics.get(GROUPS_TOPIC)
+    if topic is None:
+        made_by_itself(broker, GROUPS_TOPIC, now, broker.settings.group_partitions, GROUPS_CONFIGS)
+        return None
+    view = replicas.cluster.view(topic, group_partition(group_id, topic.partitions))
+    return None if view is None else view.original
 
 
 def init_producer_id(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:

@@ -1,9 +1,12 @@
 """Consumer groups on the wire: membership, offsets, administration."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from orderwire.broker.error_codes import ErrorCode
+import msgspec
+
+from orderwire.broker.coordinators import Coordinator
+from orderwire.broker.error_codes import RETRIED_AT_ONCE, ErrorCode
 from orderwire.broker.group_model import (
     CommittedOffset,
     JoinGroup,
@@ -11,7 +14,9 @@ from orderwire.broker.group_model import (
     SyncGroup,
     SyncResult,
 )
-from orderwire.broker.replies import Outcome, Reply, Request, reply
+from orderwire.broker.groups import GroupDescription
+from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply, Request, reply
+from orderwire.broker.wire.apis import ApiKey
 from orderwire.broker.wire.generated.delete_groups import DeletableGroupResult, DeleteGroupsResponse
 from orderwire.broker.wire.generated.describe_groups import (
     DescribedGroup,
@@ -23,6 +28,7 @@ from orderwire.broker.wire.generated.join_group import JoinGroupResponse, JoinGr
 from orderwire.broker.wire.generated.leave_group import LeaveGroupResponse, MemberResponse
 from orderwire.broker.wire.generated.list_groups import ListedGroup, ListGroupsResponse
 from orderwire.broker.wire.generated.offset_commit import (
+    OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -63,15 +69,41 @@ def join_group(broker: "Broker", request: Request, now: Instant) -> Reply | Outc
         id_required=request.version >= 4,
         skip_assignment_known=request.version >= 9,
     )
-    broker.park_group(request)
-    broker.apply(broker.groups.join(command, request.token, now))
+    at = broker.coordinator(body.group_id)
+    if isinstance(at, ErrorCode):
+        refused = join_response(request, JoinResult(error=at, member_id=body.member_id))
+        return _elsewhere(request, refused)
+    at.expect(request)
+    at.apply(at.groups.join(command, request.token, now), now)
     return Outcome.PARKED
 
 
-def join_reply(request: Request, result: JoinResult, *, durable: bool) -> Reply:
-    """Encode the coordinator's answer to a join."""
+def _elsewhere(request: Request, response: msgspec.Struct) -> Reply:
+    """Send the client to another coordinator, not at once."""
+    return reply(request, response, delay_ns=RETRY_DELAY_NS)
+
+
+def group_response(
+    request: Request, result: JoinResult | SyncResult | None
+) -> tuple[msgspec.Struct, Callable[[ErrorCode], msgspec.Struct]]:
+    """Return the response to a join or sync, and what makes the one of a failure."""
+
+    def failed(error: ErrorCode) -> msgspec.Struct:
+        if request.api.key == ApiKey.JOIN_GROUP:
+            return join_response(request, JoinResult(error=error))
+        return sync_response(SyncResult(error=error))
+
+    if isinstance(result, JoinResult):
+        return join_response(request, result), failed
+    if isinstance(result, SyncResult):
+        return sync_response(result), failed
+    return failed(ErrorCode.NOT_COORDINATOR), failed
+
+
+def join_response(request: Request, result: JoinResult) -> JoinGroupResponse:
+    """Say the coordinator's answer to a join."""
     name = result.protocol_name
-    response = JoinGroupResponse(
+    return JoinGroupResponse(
         error_code=result.error,
         generation_id=result.generation,
         protocol_type=result.protocol_type,
@@ -84,7 +116,6 @@ def join_reply(request: Request, result: JoinResult, *, durable: bool) -> Reply:
             for one in result.members
         ],
     )
-    return reply(request, response, durable=durable)
 
 
 def sync_group(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
@@ -99,26 +130,31 @@ def sync_group(broker: "Broker", request: Request, now: Instant) -> Reply | Outc
         protocol_name=body.protocol_name,
         assignments=tuple((one.member_id, bytes(one.assignment)) for one in body.assignments),
     )
-    broker.park_group(request)
-    broker.apply(broker.groups.sync(command, request.token, now))
+    at = broker.coordinator(body.group_id)
+    if isinstance(at, ErrorCode):
+        return _elsewhere(request, sync_response(SyncResult(error=at)))
+    at.expect(request)
+    at.apply(at.groups.sync(command, request.token, now), now)
     return Outcome.PARKED
 
 
-def sync_reply(request: Request, result: SyncResult, *, durable: bool) -> Reply:
-    """Encode the coordinator's answer to a sync."""
-    response = SyncGroupResponse(
+def sync_response(result: SyncResult) -> SyncGroupResponse:
+    """Say the coordinator's answer to a sync."""
+    return SyncGroupResponse(
         error_code=result.error,
         protocol_type=result.protocol_type,
         protocol_name=result.protocol_name,
         assignment=result.assignment,
     )
-    return reply(request, response, durable=durable)
 
 
 def heartbeat(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
     """Note that a member lives."""
     body = request.body
-    error = broker.groups.heartbeat(
+    at = broker.coordinator(body.group_id)
+    if isinstance(at, ErrorCode):
+        return _elsewhere(request, HeartbeatResponse(error_code=at))
+    error = at.groups.heartbeat(
         body.group_id, body.member_id, body.group_instance_id, body.generation_id, now
     )
     return reply(request, HeartbeatResponse(error_code=error))
@@ -130,8 +166,11 @@ def leave_group(broker: "Broker", request: Request, now: Instant) -> Reply | Out
     leaving: list[tuple[str, str | None]] = [(body.member_id, None)]
     if request.version >= 3:
         leaving = [(one.member_id, one.group_instance_id) for one in body.members]
-    error, results, effects = broker.groups.leave(body.group_id, leaving, now)
-    broker.apply(effects)
+    at = broker.coordinator(body.group_id)
+    if isinstance(at, ErrorCode):
+        return _elsewhere(request, LeaveGroupResponse(error_code=at))
+    error, results, effects = at.groups.leave(body.group_id, leaving, now)
+    at.apply(effects, now)
     if request.version < 3:
         return reply(request, LeaveGroupResponse(error_code=error or results[0].error))
     members = [MemberResponse(one.member_id, one.instance_id, one.error) for one in results]
@@ -141,7 +180,10 @@ def leave_group(broker: "Broker", request: Request, now: Instant) -> Reply | Out
 def offset_commit(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
     """Store how far a group has read; answered when that is as durable as the data."""
     body = request.body
-    whole = broker.groups.commit_error(
+    at = broker.coordinator(body.group_id)
+    if isinstance(at, ErrorCode):
+        return _elsewhere(request, _commit_response(body, {}, at))
+    whole = at.groups.commit_error(
         body.group_id, body.member_id, body.group_instance_id, body.generation_id_or_member_epoch
     )
     lapse = body.retention_time_ms
@@ -150,7 +192,7 @@ def offset_commit(broker: "Broker", request: Request, now: Instant) -> Reply | O
     if whole is ErrorCode.NONE:
         for topic in body.topics:
             for one in topic.partitions:
-                if broker.partition(topic.name, one.partition_index) is not None:
+                if broker.exists(topic.name, one.partition_index):
                     accepted[topic.name, one.partition_index] = CommittedOffset(
                         one.committed_offset,
                         one.committed_leader_epoch,
@@ -160,17 +202,26 @@ def offset_commit(broker: "Broker", request: Request, now: Instant) -> Reply | O
                     )
     errors: dict[tuple[str, int], ErrorCode] = {}
     if accepted:
-        errors, effects = broker.groups.commit(body.group_id, body.member_id, accepted, now)
-        broker.apply(effects)
+        errors, effects = at.groups.commit(body.group_id, body.member_id, accepted, now)
+        at.apply(effects, now)
     missing = whole if whole is not ErrorCode.NONE else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    response = OffsetCommitResponse(
+    response = _commit_response(body, errors, missing)
+    if not accepted:
+        return reply(request, response)
+    return at.kept(request, response, lambda error: _commit_response(body, {}, error), now)
+
+
+def _commit_response(
+    body: OffsetCommitRequest, errors: Mapping[tuple[str, int], ErrorCode], otherwise: ErrorCode
+) -> OffsetCommitResponse:
+    return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(
                 topic.name,
                 [
                     OffsetCommitResponsePartition(
                         one.partition_index,
-                        errors.get((topic.name, one.partition_index), missing),
+                        errors.get((topic.name, one.partition_index), otherwise),
                     )
                     for one in topic.partitions
                 ],
@@ -178,7 +229,6 @@ def offset_commit(broker: "Broker", request: Request, now: Instant) -> Reply | O
             for topic in body.topics
         ]
     )
-    return reply(request, response, durable=bool(accepted))
 
 
 def offset_fetch(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
@@ -186,8 +236,23 @@ def offset_fetch(broker: "Broker", request: Request, now: Instant) -> Reply | Ou
     body = request.body
     if request.version >= 8:
         groups = [_fetched_group(broker, group) for group in body.groups]
-        return reply(request, OffsetFetchResponse(groups=groups))
-    kept = broker.groups.offsets_of(body.group_id)
+        hasty = any(group.error_code in RETRIED_AT_ONCE for group in groups)
+        delay_ns = RETRY_DELAY_NS if hasty else 0
+        return reply(request, OffsetFetchResponse(groups=groups), delay_ns=delay_ns)
+    at = broker.coordinator(body.group_id)
+    if isinstance(at, ErrorCode):
+        asked = [
+            OffsetFetchResponseTopic(
+                topic.name,
+                [
+                    OffsetFetchResponsePartition(index, -1, -1, "", at)
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in body.topics or ()
+        ]
+        return _elsewhere(request, OffsetFetchResponse(topics=asked, error_code=at))
+    kept = at.groups.offsets_of(body.group_id)
     if body.topics is None:
         wanted = _all_topics(kept)
     else:
@@ -203,7 +268,10 @@ def offset_fetch(broker: "Broker", request: Request, now: Instant) -> Reply | Ou
 
 
 def _fetched_group(broker: "Broker", group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
-    kept = broker.groups.offsets_of(group.group_id)
+    at = broker.coordinator(group.group_id)
+    if isinstance(at, ErrorCode):
+        return OffsetFetchResponseGroup(group.group_id, error_code=at)
+    kept = at.groups.offsets_of(group.group_id)
     if group.topics is None:
         wanted = _all_topics(kept)
     else:
@@ -233,7 +301,7 @@ def _position(committed: CommittedOffset | None) -> tuple[int, int, str]:
 
 def describe_groups(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
     """Describe groups; one that does not exist is Dead."""
-    described = [broker.groups.describe(group_id) for group_id in request.body.groups]
+    described = [_description(broker, group_id) for group_id in request.body.groups]
     response = DescribeGroupsResponse(
         groups=[
             DescribedGroup(
@@ -260,17 +328,46 @@ def describe_groups(broker: "Broker", request: Request, now: Instant) -> Reply |
     return reply(request, response)
 
 
+def _description(broker: "Broker", group_id: str) -> GroupDescription:
+    at = broker.coordinator(group_id)
+    if isinstance(at, ErrorCode):
+        return GroupDescription(error=at, group_id=group_id)
+    return at.groups.describe(group_id)
+
+
 def list_groups(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
     """List all groups, or those in some states."""
-    listed = [ListedGroup(*one) for one in broker.groups.overview(request.body.states_filter)]
+    listed = [
+        ListedGroup(*one)
+        for at in broker.coordinators()
+        for one in at.groups.overview(request.body.states_filter)
+    ]
     return reply(request, ListGroupsResponse(groups=listed))
 
 
 def delete_groups(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
     """Delete empty groups."""
+    names = list(request.body.groups_names)
     results = []
-    for group_id in request.body.groups_names:
-        error, effects = broker.groups.delete(group_id)
-        broker.apply(effects)
+    changed: Coordinator | None = None
+    for group_id in names:
+        at = broker.coordinator(group_id)
+        if isinstance(at, ErrorCode):
+            results.append(DeletableGroupResult(group_id, at))
+            continue
+        error, effects = at.groups.delete(group_id)
+        if effects:
+            at.apply(effects, now)
+            changed = at
         results.append(DeletableGroupResult(group_id, error))
-    return reply(request, DeleteGroupsResponse(results=results), durable=True)
+    response = DeleteGroupsResponse(results=results)
+    if changed is None:
+        return reply(request, response)
+    return changed.kept(
+        request,
+        response,
+        lambda error: DeleteGroupsResponse(
+            results=[DeletableGroupResult(one, error) for one in names]
+        ),
+        now,
+    )

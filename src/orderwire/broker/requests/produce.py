@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from orderwire.broker.cluster import GROUPS_TOPIC
 from orderwire.broker.error_codes import RETRIED_AT_ONCE, ErrorCode
 from orderwire.broker.log import Appended, Refused, StorageError
 from orderwire.broker.partitions import LEADER_EPOCH, Partition
@@ -67,6 +68,8 @@ def produce(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome
             elif partition is None:
                 error = missing or broker.missing(name, data.index)
                 answer = PartitionProduceResponse(data.index, error, -1)
+            elif partition.replica is not None and partition.topic == GROUPS_TOPIC:
+                answer = PartitionProduceResponse(data.index, ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
             elif partition.replica is not None and data.records:
                 waiting.ask(partition, answers, data.records, now)
                 continue
@@ -155,6 +158,8 @@ def produce_single(
     if partition is None or not records or acks not in ACKS_WITH_REPLY:
         return None
     if partition.replica is not None:
+        if name == GROUPS_TOPIC:
+            return None
         waiting = SingleWaiting(broker, token, version, correlation_id, topic, partition)
         waiting.ask(client.connection, records, acks, now)
         if waiting.done is not None:

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import TYPE_CHECKING
 
+from orderwire.broker.cluster import GROUPS_TOPIC
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.replies import Outcome, Reply, Request
 from orderwire.broker.requests.changes import Part, carried_out, creation, with_replicas
@@ -146,11 +147,14 @@ def delete_topics(broker: "Broker", request: Request, now: Instant) -> Reply | O
             named.append((ask.name, bytes(ask.topic_id)))
             continue
         named.append((topic.name, topic.topic_id))
+        if topic.name == GROUPS_TOPIC and broker.replicas is not None:
+            parts.append(Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "the cluster's own topic"))
+            continue
         if broker.replicas is not None:
             parts.append(partial(broker.replicas.cluster.delete, topic))
         else:
             broker.topics.delete(topic)
-            broker.close_partitions(topic)
+            broker.close_partitions(topic, now)
             parts.append(None)
 
     def respond(results: list[Refusal | None]) -> DeleteTopicsResponse:

@@ -1,0 +1,97 @@
+"""Draws partitions: how many replicas, what clients, which settings, which faults."""
+
+from collections.abc import Sequence
+from random import Random
+
+from orderwire.broker.replication.settings import (
+    Coordination,
+    Distribution,
+    HolePolicy,
+    Mode,
+    OrphanPolicy,
+    ReplicationSettings,
+)
+from orderwire.kernel import NS_PER_MS, stream
+from orderwire.sim.replication_clients import ProducerSettings
+from orderwire.sim.replication_cluster import MakeReplica, WorldSettings
+from orderwire.sim.replication_run import Faults, Outcome, RunSettings, run_replication
+
+ALL_FAULTS = Faults.__struct_fields__
+MORE_THAN_ONE = 0.45
+"""How likely a kind of fault is in a run at all."""
+
+
+def drawn_producers(draw: Random, mode: Mode, replicas: int) -> tuple[ProducerSettings, ...]:
+    found: list[ProducerSettings] = []
+    for _ in range(draw.randint(1, 3)):
+        found.append(
+            ProducerSettings(
+                acks=draw.choice([1, -1]),
+                idempotent=draw.random() < 0.6,
+                batches=tuple(draw.randint(1, 3) for _ in range(draw.randint(4, 20))),
+                in_flight_max=draw.choice([1, 1, 2, 5]),
+                any_replica=mode is Mode.ACTIVE_ACTIVE_LANES,
+                home=draw.randrange(replicas),
+            )
+        )
+    return tuple(found)
+
+
+def drawn_settings(draw: Random, mode: Mode) -> ReplicationSettings:
+    return ReplicationSettings(
+        min_insync_replicas=draw.choice([1, 2, 2]),
+        sync_interval_ns=draw.choice([10, 50, 200]) * NS_PER_MS,
+        sync_max_bytes=draw.choice([200, 4 << 20]),
+        sync_min_gap_ns=draw.choice([0, 2 * NS_PER_MS]),
+        sync_on_fetch=draw.random() < 0.7,
+        eager_copy=draw.random() < 0.5,
+        round_timeout_ns=draw.choice([60, 300]) * NS_PER_MS,
+        hole_timeout_ns=draw.choice([0, 0, 50 * NS_PER_MS]),
+        hole_policy=draw.choice([HolePolicy.SEAL, HolePolicy.SEAL, HolePolicy.WAIT]),
+        orphan_policy=draw.choice([OrphanPolicy.REPUBLISH] * 3 + [OrphanPolicy.QUARANTINE]),
+        distribution=draw.choice(
+            [Distribution.SESSION, Distribution.SESSION, Distribution.REQUEST]
+        ),
+        coordination=draw.choice([Coordination.RPC] * 3 + [Coordination.ZOOKEEPER]),
+        message_bytes_max=draw.choice([200, 8 << 20]),
+    )
+
+
+def drawn_faults(draw: Random, without: Sequence[str] = ()) -> Faults:
+    counts = {
+        name: draw.randint(1, 4) if draw.random() < MORE_THAN_ONE else 0 for name in ALL_FAULTS
+    }
+    return Faults(**{name: 0 if name in without else count for name, count in counts.items()})
+
+
+def drawn_run(
+    seed: int,
+    mode: Mode,
+    *,
+    replicas: Sequence[int] = (2, 3, 3, 3, 4, 5),
+    without: Sequence[str] = (),
+) -> RunSettings:
+    """One partition's life, but for the order of events."""
+    draw = stream(seed, f"shape/{mode.value}")
+    count = draw.choice(replicas)
+    settings = drawn_settings(draw, mode)
+    return RunSettings(
+        world=WorldSettings(
+            replicas=count,
+            producers=drawn_producers(draw, mode, count),
+            consumers=draw.randint(1, 2),
+        ),
+        replication=settings,
+        faults=drawn_faults(draw, without),
+        acks_one_lost=settings.orphan_policy is not OrphanPolicy.REPUBLISH,
+    )
+
+
+def judged(make_replica: MakeReplica, settings: RunSettings, seed: int) -> Outcome:
+    """Run it and require that every invariant holds, and that it becomes whole in time."""
+    outcome = run_replication(make_replica, settings, seed)
+    said = f"seed {seed}: {outcome.breaches[:3]}"
+    assert not outcome.breaches, said
+    assert outcome.settled_ns is not None, f"seed {seed}: not whole after {settings.settle_ns} ns"
+    assert not outcome.unsent, f"seed {seed}: {outcome.unsent} batches were never answered"
+    return outcome
