@@ -1,0 +1,507 @@
+"""Active-standby: the original appends, the others follow.  [S004:4.8]
+
+S is the least end over the in-sync set; it moves when followers say what they have.  Who is elected
+tells the others where their logs part from its own, and they cut off the rest.  [KIP-101]  With
+`flush=none` a replica has what is in its page cache; otherwise what is on its disk.
+"""
+
+from typing import Any, cast
+
+from orderwire.broker.error_codes import ErrorCode
+from orderwire.broker.flush import Flush
+from orderwire.broker.log import (
+    LogConfig,
+    PartitionLog,
+    Refused,
+    Storage,
+    StorageError,
+    SyncJob,
+)
+from orderwire.broker.replication.active_standby_messages import (
+    Fenced,
+    Follow,
+    Here,
+    Lead,
+    Position,
+    Records,
+    Stored,
+    ToFollower,
+)
+from orderwire.broker.replication.active_standby_term import Follower, Term
+from orderwire.broker.replication.active_standby_waiting import Waiting
+from orderwire.broker.replication.effects import (
+    Advance,
+    Answer,
+    ChangeIsr,
+    Deposed,
+    Effects,
+    Elect,
+    Elected,
+    MemberJoined,
+    MemberRemoved,
+    Note,
+    Recovered,
+    Sync,
+    Tell,
+    Truncated,
+)
+from orderwire.broker.replication.kept import Kept
+from orderwire.broker.replication.office import Office
+from orderwire.broker.replication.replica import SyncWork
+from orderwire.broker.replication.settings import ReplicationSettings
+from orderwire.broker.replication.view import BrokerId, PartitionView
+from orderwire.broker.wire.parts import Buffer
+from orderwire.kernel import NS_PER_MS, NS_PER_S, Instant
+from orderwire.kernel.errors import RemoteProtocolError
+
+_NOTE_NS = 5 * NS_PER_S
+"""S is noted after so long: a replica that starts serves consumers from there on."""
+
+
+class ActiveStandby:
+    """One partition's replica at one broker."""
+
+    def __init__(
+        self,
+        me: BrokerId,
+        storage: Storage,
+        log: LogConfig,
+        settings: ReplicationSettings,
+        now: Instant,
+    ) -> None:
+        """Open the files, or make them.  Raises StorageError."""
+        self.me = me
+        self.log = PartitionLog.open(storage, log, now // NS_PER_MS)
+        self.settings = settings
+        self._kept = Kept(storage)
+        self._office = Office(me, settings.round_timeout_ns)
+        hint = min(self._kept.high_watermark, self.log.end_offset)
+        self._high_watermark = max(hint, self.log.start_offset)
+        self._noted_at = now
+        self._connected: set[BrokerId] = set()
+        self._waiting = Waiting()
+        # As original.
+        self._term: Term | None = None
+        self._asked_isr: tuple[BrokerId, ...] = ()
+        """What we last wanted the in-sync set to be; ZooKeeper may have done it already."""
+        # As follower.
+        self._leader: BrokerId | None = None
+        self._attempt = 0
+        self._follows = False
+        self._assigned_end = self.log.end_offset
+        # Where nobody waits for the disk, a log that was not closed may have lost its end: others
+        # contend first.
+        self._doubtful = settings.flush is Flush.NONE and not self.log.recovery.clean
+        self._contend_at: Instant | None = None
+
+    # What it is.
+
+    @property
+    def high_watermark(self) -> int:
+        """S + 1.  [R6]"""
+        return self._high_watermark
+
+    @property
+    def view(self) -> PartitionView | None:
+        """The newest view it was told."""
+        return self._office.view
+
+    @property
+    def takes_produce(self) -> bool:
+        """Whether `produce` would take a batch now."""
+        return self._term is not None
+
+    @property
+    def serves_fetch(self) -> bool:
+        """Whether consumers may read here."""
+        return self._office.in_sync
+
+    @property
+    def assigned_end(self) -> int:
+        """One behind the last offset known to be assigned."""
+        return max(self._assigned_end, self.log.end_offset)
+
+    def status(self) -> dict[str, Any]:
+        """What `orderwire cluster status` shows."""
+        term = self._term
+        end = self.log.end_offset
+        lag: dict[int, int | None] = {}
+        if term is not None:
+            lag = {
+                follower.broker: end - follower.acked if follower.acked >= 0 else None
+                for follower in term.followers.values()
+            }
+        return {
+            "role": "original" if term is not None else "standby",
+            "epoch": self._kept.known_epoch,
+            "isr": list(self._office.isr),
+            "sync_start": self._high_watermark - 1,
+            "sync_end": end - 1,
+            "rounds": 0,
+            "sealed": 0,
+            "orphans": 0,
+            "pending_bytes": 0,
+            "waiting": len(self._waiting),
+            "lag": lag,
+        }
+
+    # ZooKeeper.
+
+    def viewed(self, view: PartitionView, now: Instant) -> Effects:
+        """Take what ZooKeeper says.  [R5, R7]"""
+        before = self._office.isr
+        answer = self._office.viewed(view)
+        if answer is None:
+            return []
+        effects: Effects = []
+        if self._term is not None and self._office.epoch != self._term.epoch:
+            effects += self._end_term("another epoch has begun")
+        for effect in answer:
+            if isinstance(effect, Elect) and self._doubtful and effect.epoch >= 0:
+                self._contend_at = self._contend_at or Instant(now + self.settings.round_timeout_ns)
+            else:
+                effects.append(effect)
+        if view.original is not None or self.me not in view.isr:
+            self._contend_at = None
+        if self._office.epoch is not None and self._term is None:
+            return effects + self._begin_term(self._office.epoch, view, now)
+        if self._term is not None:
+            effects += [
+                Note(MemberRemoved(self._term.epoch, member, "too late"))
+                for member in sorted({*before} - {*view.isr})
+            ]
+            effects += [
+                Note(MemberJoined(self._term.epoch, member))
+                for member in sorted({*view.isr} - {*before})
+            ]
+            effects += self._move(now) + self._tend(now)
+        return effects
+
+    def session_lost(self, now: Instant) -> Effects:
+        """Stop being original at once.  [S004:4.6]"""
+        self._office.lose()
+        self._contend_at = None
+        return self._end_term("the ZooKeeper session has ended, or may have")
+
+    def _begin_term(self, epoch: int, view: PartitionView, now: Instant) -> Effects:
+        """We are original.  Our log is what counts; others take it from there.  [R7]"""
+        if epoch <= self._kept.known_epoch:  # somebody was elected after us already
+            return self._office.resign()
+        self._kept.raise_epoch(epoch)  # [R2]
+        self._leader, self._follows = None, False
+        others = [each for each in view.replicas if each != self.me]
+        term = self._term = Term(epoch, self.log, self.settings, others, now)
+        effects: Effects = [Note(Elected(epoch)), Note(Recovered(epoch, self.log.end_offset))]
+        for follower in term.followers.values():
+            if follower.broker in self._connected:
+                effects += term.ask(follower, now)
+        if self._waits_for_disk and self.log.synced_offset < self.log.end_offset:
+            effects.append(Sync())
+        return effects + self._move(now)
+
+    def _end_term(self, reason: str) -> Effects:
+        term, self._term = self._term, None
+        if term is None:
+            return []
+        answers = self._waiting.fail(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker is original no longer: {reason}"
+        )
+        return [*answers, Note(Deposed(term.epoch, reason))]
+
+    # Connections.
+
+    def connected(self, broker: BrokerId, now: Instant) -> Effects:
+        """Say that we are here; the original then asks where we are."""
+        self._connected.add(broker)
+        return [Tell(broker, Here(self._kept.known_epoch))]
+
+    def disconnected(self, broker: BrokerId, now: Instant) -> Effects:
+        """What was on its way is lost."""
+        self._connected.discard(broker)
+        if broker == self._leader:
+            self._leader, self._follows = None, False
+        follower = None if self._term is None else self._term.followers.get(broker)
+        if self._term is not None and follower is not None:
+            self._term.lose(follower, now)
+        return []
+
+    # Clients.
+
+    def produce(
+        self, token: int, connection: int, records: Buffer, acks: int, now: Instant
+    ) -> Effects:
+        """Append, send on, and answer when enough replicas have it.  [S004:4.4]"""
+        term, view = self._term, self._office.view
+        if term is None or view is None:
+            return [_refused(token, ErrorCode.NOT_LEADER_OR_FOLLOWER, "this is not the original")]
+        least = self.settings.min_insync_replicas
+        if acks != 1 and (count := term.reachable(view.isr)) < least:
+            return [
+                _refused(
+                    token,
+                    ErrorCode.NOT_ENOUGH_REPLICAS,
+                    f"{count} replicas are in sync and can be reached; acks=all takes {least}",
+                )
+            ]
+        if len(self._waiting) >= self.settings.waiting_requests_max:
+            return [
+                _refused(
+                    token,
+                    ErrorCode.NOT_ENOUGH_REPLICAS,
+                    f"{len(self._waiting)} requests wait already",
+                )
+            ]
+        lent = memoryview(records)
+        owned = bytearray(lent) if lent.readonly else lent
+        result = self.log.append(owned, term.epoch, now // NS_PER_MS)
+        if isinstance(result, Refused):
+            return [Answer(token, result)]
+        effects: Effects = []
+        if not result.duplicate:
+            end = result.last_offset + 1
+            if self.settings.flush is Flush.MESSAGE:
+                self.log.sync()
+            elif self._waits_for_disk:
+                effects.append(Sync())
+            effects += term.appended(
+                bytes(owned), result.base_offset, end, self._high_watermark, now
+            )
+        if acks == 1 and not self._waits_for_disk:
+            effects.append(Answer(token, result))
+        else:
+            self._waiting.add(token, acks, result)
+        return effects + self._move(now)
+
+    def forget(self, token: int) -> None:
+        """Nobody waits for this answer any more."""
+        self._waiting.forget(token)
+
+    def wanted(self, now: Instant) -> Effects:
+        """A fetch waits at S: S comes as fast as it can anyway."""
+        return []
+
+    def locked(self, now: Instant) -> Effects:
+        """There are no rounds."""
+        return []
+
+    def sync_end_seen(self, end: int, epoch: int, round_number: int, now: Instant) -> Effects:
+        """There are no rounds."""
+        return []
+
+    # Messages.
+
+    def receive(self, source: BrokerId, message: Any, now: Instant) -> Effects:
+        """Take a message of another replica.  Raises RemoteProtocolError, StorageError."""
+        match message:
+            case Lead() | Follow() | Records():
+                return self._led(source, message, now)
+            case Here(epoch):
+                term = self._term
+                if term is None:
+                    return []
+                if epoch > term.epoch:
+                    return self._depose(epoch)
+                return term.ask(self._follower(term, source), now)
+            case Position() | Stored():
+                return self._answered(source, message, now)
+            case Fenced(epoch):
+                return self._depose(epoch)
+        raise RemoteProtocolError(f"broker {source} sent {type(message).__name__}")
+
+    def _depose(self, epoch: int) -> Effects:
+        """Somebody knows of a later epoch."""
+        if self._term is None or epoch <= self._term.epoch:
+            return []
+        self._office.lose()
+        return self._end_term(f"epoch {epoch} has begun")
+
+    # As original.
+
+    def _follower(self, term: Term, source: BrokerId) -> Follower:
+        follower = term.followers.get(source)
+        if follower is None:
+            raise RemoteProtocolError(f"broker {source} has no replica of this partition")
+        return follower
+
+    def _answered(self, source: BrokerId, message: Position | Stored, now: Instant) -> Effects:
+        term = self._term
+        if term is None or message.epoch != term.epoch:
+            return []
+        follower = self._follower(term, source)
+        if message.attempt != follower.attempt:
+            return []  # of an earlier question
+        if isinstance(message, Position):
+            return term.place(follower, message, self._high_watermark) + self._tend(now)
+        term.stored(follower, message, now)
+        effects = self._move(now)
+        effects += term.push(follower, self._high_watermark)
+        return effects + self._tend(now)
+
+    def _move(self, now: Instant) -> Effects:
+        """S moves as far as every member goes; strictly, never with too few.  [R6, S004:4.4]"""
+        term, view = self._term, self._office.view
+        if term is None or view is None:
+            return []
+        effects: Effects = []
+        mine = self._durable_end
+        if len(view.isr) >= self.settings.min_insync_replicas:
+            # ZooKeeper may have made the change already, or never will: both sets have to have it.
+            members = {*view.isr, *(self._asked_isr if self._office.changing else ())}
+            effects += self._advance(term.everybody_has(members, mine), now)
+            if effects:
+                for follower in term.followers.values():
+                    effects += term.push(follower, self._high_watermark)
+        return effects + self._waiting.due(self._high_watermark, mine)
+
+    def _tend(self, now: Instant) -> Effects:
+        """Change the in-sync set, should somebody be too late or have caught up.  [R5, R8]"""
+        term, view = self._term, self._office.view
+        if term is None or view is None or self._office.changing:
+            return []
+        isr = term.remaining(view.isr, now)
+        if isr == view.isr:
+            isr = term.joining(isr, self._high_watermark, now)
+        effects = self._office.change(isr, now)
+        for effect in effects:
+            if isinstance(effect, ChangeIsr):
+                self._asked_isr = effect.isr
+        return effects
+
+    # As follower.
+
+    def _led(self, source: BrokerId, message: ToFollower, now: Instant) -> Effects:
+        known = self._kept.known_epoch
+        if message.epoch < known:  # [R2]
+            return [Tell(source, Fenced(known))]
+        effects: Effects = []
+        if message.epoch > known:
+            effects += self._depose(message.epoch)
+            self._kept.raise_epoch(message.epoch)
+            self._leader, self._follows = None, False
+        elif self._term is not None:
+            raise RemoteProtocolError(f"broker {source} leads in our own epoch {known}")
+        match message:
+            case Lead():
+                self._leader, self._follows = source, False
+                self._attempt = message.attempt
+                log = self.log
+                position = Position(
+                    message.epoch,
+                    message.attempt,
+                    log.start_offset,
+                    log.end_offset,
+                    self._high_watermark,
+                    log.epochs.entries,
+                )
+                effects.append(Tell(source, position))
+            case Follow() if source == self._leader and message.attempt == self._attempt:
+                effects += self._begin_to_follow(source, message, now)
+            case Records() if (
+                source == self._leader and message.attempt == self._attempt and self._follows
+            ):
+                effects += self._take(source, message, now)
+        return effects
+
+    def _begin_to_follow(self, source: BrokerId, message: Follow, now: Instant) -> Effects:
+        """Cut off what the original has not got; what follows is its."""
+        log = self.log
+        effects: Effects = []
+        before = log.end_offset
+        if message.anew:
+            log.reset(message.offset, now // NS_PER_MS)
+        elif message.offset < before:
+            log.truncate(message.offset, now // NS_PER_MS)
+        if log.end_offset < before or (message.anew and before > log.start_offset):
+            effects.append(Note(Truncated(before, log.end_offset)))
+        self._follows = True
+        effects += self._advance(max(log.start_offset, self._high_watermark), now)
+        effects.append(Tell(source, self._stored()))
+        if self._waits_for_disk and log.synced_offset < log.end_offset:
+            effects.append(Sync())
+        return effects
+
+    def _take(self, source: BrokerId, message: Records, now: Instant) -> Effects:
+        log = self.log
+        effects: Effects = []
+        if message.records:
+            done = log.append_placed(message.records, now // NS_PER_MS)
+            if isinstance(done, Refused):
+                raise RemoteProtocolError(f"records of broker {source} are refused: {done.message}")
+        self._assigned_end = message.end
+        effects += self._advance(min(message.high_watermark, log.end_offset), now)
+        if message.log_start > log.start_offset:
+            start = min(message.log_start, self._high_watermark)
+            log.delete_records(start, now // NS_PER_MS, self._high_watermark)
+        if not message.records:
+            return effects
+        if self.settings.flush is Flush.MESSAGE:
+            log.sync()
+        elif self._waits_for_disk:
+            return [*effects, Sync()]
+        return [*effects, Tell(source, self._stored())]
+
+    def _stored(self) -> Stored:
+        return Stored(self._kept.known_epoch, self._attempt, self.log.end_offset, self._durable_end)
+
+    # Disk and time.
+
+    @property
+    def _waits_for_disk(self) -> bool:
+        return self.settings.flush is not Flush.NONE
+
+    @property
+    def _durable_end(self) -> int:
+        """All below counts as ours."""
+        return self.log.synced_offset if self._waits_for_disk else self.log.end_offset
+
+    def _advance(self, high_watermark: int, now: Instant) -> Effects:
+        if high_watermark <= self._high_watermark:
+            return []
+        self._high_watermark = high_watermark
+        if now - self._noted_at >= _NOTE_NS:
+            self._note(now)
+        return [Advance(high_watermark)]
+
+    def _note(self, now: Instant) -> None:
+        self._noted_at = now
+        self._kept.note_high_watermark(self._high_watermark)
+
+    def begin_sync(self, now: Instant) -> SyncJob | None:
+        """Collect what is not durable yet."""
+        return self.log.begin_sync()
+
+    def end_sync(self, work: SyncWork, now: Instant, error: StorageError | None = None) -> Effects:
+        """Take note of work that has run."""
+        self.log.end_sync(cast(SyncJob, work), error)
+        if error is not None:
+            return []
+        if self._term is not None:
+            return self._move(now) + self._tend(now)
+        if self._leader is None or not self._follows:
+            return []
+        return [Tell(self._leader, self._stored())]
+
+    def wake(self, now: Instant) -> Effects:
+        """Act on every deadline at or before `now`."""
+        effects = self._office.wake(now)
+        view = self._office.view
+        if self._contend_at is not None and self._contend_at <= now and view is not None:
+            self._contend_at = None
+            effects.append(Elect(view.epoch))
+        return effects + self._tend(now)
+
+    def next_deadline(self) -> Instant | None:
+        """When `wake` is next due."""
+        dues = [self._office.next_deadline(), self._contend_at]
+        if self._term is not None and not self._office.changing:
+            dues.append(self._term.next_late(self._office.isr))
+        return min((due for due in dues if due is not None), default=None)
+
+    def close(self) -> None:
+        """Close the files properly."""
+        self._kept.note_high_watermark(self._high_watermark)
+        self.log.close()
+
+
+def _refused(token: int, error: ErrorCode, reason: str) -> Answer:
+    return Answer(token, Refused(error, reason))
