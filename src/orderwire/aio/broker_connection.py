@@ -5,6 +5,7 @@ from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from orderwire.aio.broker_outbox import Outbox
+from orderwire.aio.broker_tls_outbox import TlsOutbox
 from orderwire.broker.log import StorageError
 from orderwire.broker.replies import Client, Outcome, Reply
 from orderwire.broker.requests.produce_run import produce_run
@@ -78,7 +79,7 @@ class Connection(BufferedProtocol):
         self._draining = False
         """The broker is stopping: what was taken is answered, nothing more is."""
         self._transport: Transport | None = None
-        self._outbox: Outbox | None = None
+        self._outbox: Outbox | TlsOutbox | None = None
         self.client = Client("", "", 0)
         self.opened = Instant(0)
         self.frame_since = Instant(0)
@@ -96,15 +97,21 @@ class Connection(BufferedProtocol):
         peer = self._transport.get_extra_info("peername") or ("",)
         own = self._transport.get_extra_info("sockname") or ("", 0)
         host, port = self._server.advertised_to(str(own[0]), int(own[1]))
-        self.client = Client(str(peer[0]), host, port, self._server.next_token())
+        self.client = Client(
+            str(peer[0]), host, port, self._server.login(), self._server.next_token()
+        )
         self.opened = self.last = self.frame_since = self._server.clock.now()
         if not self._server.admit(self):
             self._transport.abort()
             return
-        descriptor = self._transport.get_extra_info("socket").fileno()
-        self._outbox = Outbox(
-            self._server.loop, descriptor, sent=self._sent, broken=self._send_failed
-        )
+        loop = self._server.loop
+        if self._transport.get_extra_info("ssl_object") is not None:
+            self._outbox = TlsOutbox(
+                loop, self._transport, sent=self._sent, broken=self._send_failed
+            )
+        else:
+            descriptor = self._transport.get_extra_info("socket").fileno()
+            self._outbox = Outbox(loop, descriptor, sent=self._sent, broken=self._send_failed)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget what was under way."""
@@ -136,11 +143,21 @@ class Connection(BufferedProtocol):
         self._run()
         self._server.after_turn()
 
+    def pause_writing(self) -> None:
+        """A transport that encrypts is full; the outbox looks for itself."""
+
+    def resume_writing(self) -> None:
+        """It has emptied."""
+        if isinstance(self._outbox, TlsOutbox):
+            self._outbox.resume()
+
     def eof_received(self) -> bool:
         """Close, after what was already asked for is answered."""
         self._ended = True
         self._forget_parked()
         if self._outbox is None:
+            return False
+        if isinstance(self._outbox, TlsOutbox):  # asyncio closes it in any case
             return False
         return bool(self._slots or self._outbox.backlog_bytes or not self._starved)
 
@@ -210,6 +227,7 @@ class Connection(BufferedProtocol):
             self._buffer[: self._tail],
             head,
             now,
+            client=self.client,
             requests_max=self._limits.pipelined_max - self._waiting,
             request_bytes_max=self._limits.request_bytes_max,
         )
@@ -299,6 +317,7 @@ class Connection(BufferedProtocol):
         if not out or self._outbox is None:
             return
         self._out = []
+        is_over = out[-1].is_last
         if len(out) == 1:
             self._held_bytes -= out[0].length
             self._outbox.send(out[0].parts)
@@ -309,6 +328,8 @@ class Connection(BufferedProtocol):
             if length <= _JOIN_BYTES_MAX and not any(isinstance(p, FileSlice) for p in parts):
                 parts = [joined(parts)]
             self._outbox.send(parts)
+        if is_over:
+            self.close()
 
     def _sent(self) -> None:
         self.last = self._server.clock.now()

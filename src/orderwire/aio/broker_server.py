@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from random import SystemRandom
+from ssl import SSLContext
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -20,16 +21,20 @@ from orderwire.aio.clock import GroupClock
 from orderwire.aio.cluster_host import ClusterHost
 from orderwire.broker.flush import Flush
 from orderwire.broker.log import Storage, StorageError
-from orderwire.broker.node import Broker, Commit
+from orderwire.broker.node import Aside, Broker, Commit
 from orderwire.broker.replicas import OpenReplica, ReplicaOf
 from orderwire.broker.replication.replica import Replica
 from orderwire.broker.replies import Reply
+from orderwire.broker.security.guard import FileSecurityStore, Guard, SecuritySettings
+from orderwire.broker.security.login import Login
 from orderwire.broker.settings import BrokerSettings
 from orderwire.broker.topics import Topic
 from orderwire.kernel import NS_PER_S, Instant
 from orderwire.kernel.errors import OrderwireError, RemoteProtocolError
 
 _LOG = logging.getLogger(__name__)
+_HANDSHAKE_S = 10.0
+"""How long a client may take over its TLS handshake."""
 _TICK_S = 1.0
 """How often time limits of connections are looked at."""
 _ANY = ("0.0.0.0", "::")
@@ -98,6 +103,8 @@ class BrokerServer:
         advertise: tuple[str, int] | None,
         host: ClusterHost | None = None,
         open_replica: ReplicaOpener | None = None,
+        guard: Guard | None = None,
+        tls: SSLContext | None = None,
     ) -> None:
         self.loop: AbstractEventLoop = asyncio.get_running_loop()
         self.limits = limits
@@ -112,6 +119,9 @@ class BrokerServer:
         self._advertise = advertise
         self._one_by_one = settings.flush is Flush.MESSAGE
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="orderwire-disk")
+        self._login_worker: ThreadPoolExecutor | None = None
+        self._guard = guard
+        self._tls = tls
         self._connections: set[Connection] = set()
         self._by_address: Counter[str] = Counter()
         self._received_bytes = 0
@@ -137,6 +147,7 @@ class BrokerServer:
             self.clock.now(),
             cluster=host,
             open_replica=None if open_replica is None else self._replica_opener(open_replica),
+            guard=guard,
         )
 
     def _replica_opener(self, opener: ReplicaOpener) -> OpenReplica:
@@ -153,12 +164,14 @@ class BrokerServer:
         limits: BrokerLimits | None = None,
         advertise: tuple[str, int] | None = None,
         cluster: Joining | None = None,
+        security: SecuritySettings | None = None,
+        tls: SSLContext | None = None,
     ) -> "BrokerServer":
         """Recover the data directory and listen; with `cluster`, as a member of one.
 
         Port 0 takes a free one; `address` tells which.  `advertise` is the address clients are
-        told to use; by default the one they connected to.  Raises DataDirectoryInUse, and OSError
-        when the address cannot be bound.
+        told to use; by default the one they connected to.  With `tls` every connection is
+        encrypted.  Raises DataDirectoryInUse, and OSError when the address cannot be bound.
         """
         files = BrokerFiles(data)
         member: ClusterHost | None = None
@@ -172,6 +185,8 @@ class BrokerServer:
                 advertise,
                 member,
                 None if cluster is None else cluster.open_replica,
+                None if security is None else cls._guarded(files, security),
+                tls,
             )
             await server._listen(host, port)
         except BaseException:
@@ -181,9 +196,23 @@ class BrokerServer:
             raise
         return server
 
+    @staticmethod
+    def _guarded(files: BrokerFiles, security: SecuritySettings) -> Guard:
+        chance = SystemRandom()
+        store = FileSecurityStore(files.storage, chance)
+        guard = Guard(security, store.secret, chance)
+        store.tell(guard)
+        return guard
+
     async def _listen(self, host: str, port: int) -> None:
         self._server = await self.loop.create_server(
-            lambda: Connection(self), host, port, backlog=_BACKLOG, start_serving=False
+            lambda: Connection(self),
+            host,
+            port,
+            backlog=_BACKLOG,
+            start_serving=False,
+            ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else _HANDSHAKE_S,
         )
         name = self._server.sockets[0].getsockname()
         self.address = (str(name[0]), int(name[1]))
@@ -221,11 +250,17 @@ class BrokerServer:
         await self._server.wait_closed()
         self._server = None
         self._worker.shutdown(wait=True)
+        if self._login_worker is not None:
+            self._login_worker.shutdown(wait=False, cancel_futures=True)
         if not self.failed.done():
             self.broker.close(self.clock.now())
         self._files.close()
 
     # -- connections ------------------------------------------------------------------------
+
+    def login(self) -> Login | None:
+        """Begin the login of a new connection; None where nobody is asked."""
+        return None if self._guard is None else self._guard.login()
 
     def advertised_to(self, host: str, port: int) -> tuple[str, int]:
         """Return the address that a client on this socket address is told."""
@@ -301,6 +336,8 @@ class BrokerServer:
     def after_turn(self) -> None:
         """Answer what has become possible, and keep the timer right."""
         broker = self.broker
+        for aside in broker.take_asides():
+            self._look_aside(aside)
         while broker.has_ready:
             for token, reply in broker.ready():
                 slot = self._parked.pop(token)
@@ -313,6 +350,19 @@ class BrokerServer:
         if self.host is not None:
             self.host.flush()
         self._arm()
+
+    def _look_aside(self, aside: Aside) -> None:
+        """Derive a key from a password, in a thread of its own: the disk's must not wait."""
+        if self._login_worker is None:
+            self._login_worker = ThreadPoolExecutor(1, thread_name_prefix="orderwire-login")
+        future = self.loop.run_in_executor(self._login_worker, aside.job)
+
+        def found(done: "asyncio.Future[bool]") -> None:
+            if not done.cancelled():
+                self.broker.aside_done(aside, done.result())
+                self.after_turn()
+
+        future.add_done_callback(found)
 
     def _arm(self) -> None:
         deadline = self.broker.next_deadline()

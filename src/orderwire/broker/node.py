@@ -34,6 +34,7 @@ from orderwire.broker.replies import Client, Outcome, Reply, Request, reply
 from orderwire.broker.requests import HANDLERS, unsupported_version
 from orderwire.broker.requests.groups import group_response, join_response, sync_response
 from orderwire.broker.requests.produce import body_at, produce_single
+from orderwire.broker.security.guard import UNAUTHENTICATED_BYTES_MAX, Guard
 from orderwire.broker.settings import BrokerSettings
 from orderwire.broker.topics import Topic, TopicStore
 from orderwire.broker.wire.apis import API_BY_KEY, ApiKey
@@ -45,6 +46,7 @@ from orderwire.kernel.errors import RemoteProtocolError
 _HEAD = Struct(">hhih")
 """API key, version, correlation id, length of the client id (-1: none)."""
 _PRODUCE = int(ApiKey.PRODUCE)
+_BEFORE_LOGIN = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 _STALE_DEADLINES_MAX = 1_024
 """Deadlines of requests that were answered before, beside those of twice the parked ones."""
 _PLAIN_REQUEST_BYTES_MAX = 4 << 20
@@ -87,6 +89,14 @@ class Commit:
             self._journal.replace(self._snapshot)
 
 
+class Aside(msgspec.Struct, frozen=True):
+    """Something that takes long, and the answer that follows from it."""
+
+    token: int
+    job: Callable[[], bool]
+    then: Callable[[bool], Reply]
+
+
 class Broker:
     """The broker's memory and its rules."""
 
@@ -101,9 +111,12 @@ class Broker:
         *,
         cluster: Cluster | None = None,
         open_replica: OpenReplica | None = None,
+        guard: Guard | None = None,
     ) -> None:
         """With a `cluster`, topics are the cluster's, and every partition has replicas."""
         self.settings = settings
+        self.guard = guard
+        """Who may do what; None: everybody everything."""
         self._cluster_id, self.producer_ids = ProducerIds.open(files, chance)
         self.shards: Shards | None = None
         """The coordinators of groups here, in a cluster."""
@@ -127,6 +140,7 @@ class Broker:
         self._journal_pending: list[bytes] = []
         self._dirty: dict[Partition, None] = {}
         self._parked: dict[int, Request | Parked] = {}
+        self._asides: list[Aside] = []
         self._deadlines: list[tuple[Instant, int]] = []
         self._woken: dict[int, Parked] = {}
         self._ready: list[tuple[int, Reply]] = []
@@ -161,6 +175,8 @@ class Broker:
         if len(data) < _HEAD.size:
             raise RemoteProtocolError(f"a request of {len(data)} bytes has no header")
         key, version, correlation_id, length = _HEAD.unpack_from(data)
+        if client.login is not None and client.is_stranger:
+            _check_stranger(key, len(data))
         if key == _PRODUCE:
             done = produce_single(self, data, version, correlation_id, length, client, token, now)
             if done is not None:
@@ -275,6 +291,23 @@ class Broker:
         if self._parked.pop(parked.token, None) is not None:
             parked.leave()
             self._ready.append((parked.token, done))
+
+    def check_aside(
+        self, request: Request, job: Callable[[], bool], then: Callable[[bool], Reply]
+    ) -> None:
+        """Keep a request until another thread has found out what would hold this one up."""
+        self._parked[request.token] = msgspec.structs.replace(request, body=None)
+        self._asides.append(Aside(request.token, job, then))
+
+    def take_asides(self) -> list["Aside"]:
+        """Return the jobs for another thread; `aside_done` must follow each."""
+        asides, self._asides = self._asides, []
+        return asides
+
+    def aside_done(self, aside: "Aside", result: bool) -> None:
+        """Answer the request that a job was for, unless its connection is gone."""
+        if self._parked.pop(aside.token, None) is not None:
+            self._ready.append((aside.token, aside.then(result)))
 
     def park_group(self, request: Request) -> None:
         """Keep a join or sync until the coordinator answers it."""
@@ -506,6 +539,17 @@ class Broker:
             commit.run()
         for partition in self.all_partitions():
             partition.close()
+
+
+def _check_stranger(key: int, size: int) -> None:
+    """Raise RemoteProtocolError unless this is what a client may say before who it is."""
+    if key not in _BEFORE_LOGIN:
+        raise RemoteProtocolError(f"API key {key} before the client has said who it is")
+    if size > UNAUTHENTICATED_BYTES_MAX:
+        raise RemoteProtocolError(
+            f"a request of {size} bytes before the client has said who it is;"
+            f" at most {UNAUTHENTICATED_BYTES_MAX} are taken"
+        )
 
 
 def log_config(topics: TopicStore, topic: Topic) -> LogConfig:

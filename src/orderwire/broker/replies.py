@@ -6,10 +6,13 @@ from typing import Any
 
 import msgspec
 
+from orderwire.broker.security.login import ANONYMOUS, Login
 from orderwire.broker.wire.api import Api
 from orderwire.broker.wire.parts import Part
 from orderwire.kernel import NS_PER_MS
 
+NS_PER_FAILED_LOGIN = 100 * NS_PER_MS
+"""How long a refused login waits for its answer: guessing takes time."""
 RETRY_DELAY_NS = 75 * NS_PER_MS
 """How long an error is held back that some client would answer with the same request at once."""
 
@@ -23,10 +26,24 @@ class Client(msgspec.Struct, frozen=True):
     host: str
     advertised_host: str
     advertised_port: int
+    login: Login | None = None
+    """How it says who it is; None where nobody is asked."""
     connection: int = 0
     """Tells this broker's connections apart."""
     redirected: dict[object, int] = msgspec.field(default_factory=dict)
     """Until when a partition is read here though it was offered elsewhere."""
+
+    @property
+    def principal(self) -> str:
+        """Who it is, as Kafka writes it."""
+        if self.login is None or self.login.principal is None:
+            return ANONYMOUS
+        return self.login.principal
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether it has yet to say who it is."""
+        return self.login is not None and self.login.principal is None
 
 
 class Request(msgspec.Struct, frozen=True, gc=False):
@@ -52,6 +69,8 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     """Hold it back until what the broker wrote before it is on disk."""
     delay_ns: int = 0
     """Hold it back this long, and everything behind it on the connection."""
+    is_last: bool = False
+    """Close the connection behind it."""
 
 
 class Outcome(Enum):
@@ -66,7 +85,12 @@ class Outcome(Enum):
 
 
 def reply(
-    request: Request, response: msgspec.Struct, *, durable: bool = False, delay_ns: int = 0
+    request: Request,
+    response: msgspec.Struct,
+    *,
+    durable: bool = False,
+    delay_ns: int = 0,
+    is_last: bool = False,
 ) -> Reply:
     """Encode and frame a response."""
     return framed(
@@ -76,6 +100,7 @@ def reply(
         response,
         durable=durable,
         delay_ns=delay_ns,
+        is_last=is_last,
     )
 
 
@@ -87,6 +112,7 @@ def framed(
     *,
     durable: bool = False,
     delay_ns: int = 0,
+    is_last: bool = False,
 ) -> Reply:
     """Encode and frame a response to a request that was never decoded as a whole."""
     body = api.encode_response(response, version)
@@ -95,7 +121,7 @@ def framed(
     else:
         head = _PLAIN.pack(len(body) + 4, correlation_id)
     frame = head + body
-    return Reply([frame], len(frame), durable, delay_ns)
+    return Reply([frame], len(frame), durable, delay_ns, is_last)
 
 
 def reply_of_parts(request: Request, parts: list[Part], *, delay_ns: int = 0) -> Reply:

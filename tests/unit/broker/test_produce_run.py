@@ -62,6 +62,7 @@ class Twin:
             data,
             at,
             self.node.now,
+            client=CLIENT,
             requests_max=requests_max,
             request_bytes_max=1 << 20,
         )

@@ -4,7 +4,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from orderwire.broker.replies import Outcome, Reply, Request
-from orderwire.broker.requests import cluster, configs, fetch, groups, offsets, produce, topics
+from orderwire.broker.requests import (
+    access,
+    cluster,
+    configs,
+    fetch,
+    groups,
+    offsets,
+    produce,
+    topics,
+)
 from orderwire.broker.requests.cluster import unsupported_version
 from orderwire.broker.wire.apis import ApiKey
 from orderwire.kernel import Instant
@@ -30,8 +39,8 @@ HANDLERS: Mapping[int, Handler] = {
     ApiKey.SYNC_GROUP: groups.sync_group,
     ApiKey.DESCRIBE_GROUPS: groups.describe_groups,
     ApiKey.LIST_GROUPS: groups.list_groups,
-    ApiKey.SASL_HANDSHAKE: cluster.sasl_handshake,
-    ApiKey.SASL_AUTHENTICATE: cluster.sasl_authenticate,
+    ApiKey.SASL_HANDSHAKE: access.sasl_handshake,
+    ApiKey.SASL_AUTHENTICATE: access.sasl_authenticate,
     ApiKey.API_VERSIONS: cluster.api_versions,
     ApiKey.CREATE_TOPICS: topics.create_topics,
     ApiKey.DELETE_TOPICS: topics.delete_topics,
@@ -43,5 +52,10 @@ HANDLERS: Mapping[int, Handler] = {
     ApiKey.DELETE_GROUPS: groups.delete_groups,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: configs.incremental_alter_configs,
     ApiKey.DESCRIBE_CLUSTER: cluster.describe_cluster,
+    ApiKey.DESCRIBE_ACLS: access.describe_acls,
+    ApiKey.CREATE_ACLS: access.create_acls,
+    ApiKey.DELETE_ACLS: access.delete_acls,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: access.describe_users,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: access.alter_users,
 }
 """What answers each API key."""

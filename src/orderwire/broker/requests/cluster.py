@@ -13,6 +13,13 @@ from orderwire.broker.replication.settings import Mode
 from orderwire.broker.replication.view import BrokerId
 from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply, Request, reply
 from orderwire.broker.requests.changes import made_by_itself
+from orderwire.broker.requests.permission import (
+    Operation,
+    may_create,
+    may_group,
+    may_produce_somewhere,
+    may_topic,
+)
 from orderwire.broker.topic_config import Refusal
 from orderwire.broker.topics import Topic, name_error
 from orderwire.broker.wire.api import Api
@@ -38,8 +45,6 @@ from orderwire.broker.wire.generated.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from orderwire.broker.wire.generated.sasl_authenticate import SaslAuthenticateResponse
-from orderwire.broker.wire.generated.sasl_handshake import SaslHandshakeResponse
 from orderwire.kernel import NS_PER_S, Instant
 from orderwire.kernel.errors import RemoteProtocolError
 
@@ -54,16 +59,18 @@ _UNSUPPORTED_ENDPOINT_TYPE = 115
 _HEAD = Struct(">ii")
 _SASL_KEYS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
-_ADVERTISED = tuple(
+_ALL = tuple(
     ApiVersion(api.key, api.advertised_oldest, api.newest)
     for api in sorted(APIS, key=lambda api: api.key)
-    if api.key not in _SASL_KEYS
 )
+_ADVERTISED = tuple(one for one in _ALL if one.api_key not in _SASL_KEYS)
+"""Where nobody is asked who it is."""
 
 
 def api_versions(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
     """List the APIs and versions that are served."""
-    return reply(request, ApiVersionsResponse(api_keys=_ADVERTISED))
+    keys = _ADVERTISED if request.client.login is None else _ALL
+    return reply(request, ApiVersionsResponse(api_keys=keys))
 
 
 def unsupported_version(api: Api, version: int, correlation_id: int) -> Reply:
@@ -78,7 +85,7 @@ def unsupported_version(api: Api, version: int, correlation_id: int) -> Reply:
             f"{api.name} version {version} is not served: {api.oldest} to {api.newest} are"
         )
     body = encode_api_versions_response(
-        ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_ADVERTISED), 0
+        ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=_ALL), 0
     )
     frame = _HEAD.pack(len(body) + 4, correlation_id) + body
     return Reply([frame], len(frame))
@@ -92,7 +99,11 @@ def metadata(broker: "Broker", request: Request, now: Instant) -> Reply | Outcom
     body = request.body
     wanted = body.topics
     if wanted is None or (request.version == 0 and not wanted):
-        topics = [_described(broker, request, topic) for topic in broker.topics]
+        topics = [
+            _described(broker, request, topic)
+            for topic in broker.topics
+            if may_topic(broker, request, Operation.DESCRIBE, topic.name)
+        ]
     else:
         create = body.allow_auto_topic_creation and broker.topics.auto_create
         topics = [
@@ -146,8 +157,17 @@ def _wanted(
         if by_id is None:
             error = ErrorCode.UNKNOWN_TOPIC_ID
             return MetadataResponseTopic(error_code=error, name=None, topic_id=bytes(topic_id))
+        if not may_topic(broker, request, Operation.DESCRIBE, by_id.name):
+            error = ErrorCode.UNKNOWN_TOPIC_ID
+            return MetadataResponseTopic(error_code=error, name=None, topic_id=bytes(topic_id))
         return _described(broker, request, by_id)
+    if not may_topic(broker, request, Operation.DESCRIBE, name):
+        error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return MetadataResponseTopic(error_code=error, name=name, topic_id=ZERO_UUID)
     topic = broker.topics.get(name)
+    if topic is None and create and not may_create(broker, request, name):
+        error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return MetadataResponseTopic(error_code=error, name=name, topic_id=ZERO_UUID)
     if topic is None and create:
         made = made_by_itself(broker, name, now)
         if isinstance(made, Refusal):
@@ -264,6 +284,9 @@ def _coordinator(
     if key_type != _KEY_TYPE_GROUP:
         error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         return Coordinator(key, -1, "", -1, error, _NO_TRANSACTIONS)
+    if not may_group(broker, request, Operation.DESCRIBE, key):
+        error = ErrorCode.GROUP_AUTHORIZATION_FAILED
+        return Coordinator(key, -1, "", -1, error, "the group is not yours to know of")
     node = broker.settings.node_id
     if broker.replicas is not None:
         found = _original_for(broker, broker.replicas, key, now)
@@ -292,6 +315,9 @@ def init_producer_id(broker: "Broker", request: Request, now: Instant) -> Reply 
     """Hand out a producer id for an idempotent producer."""
     if request.body.transactional_id is not None:
         error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return reply(request, InitProducerIdResponse(error_code=error, producer_epoch=-1))
+    if not may_produce_somewhere(broker, request):
+        error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return reply(request, InitProducerIdResponse(error_code=error, producer_epoch=-1))
     if broker.replicas is None:
         return reply(request, InitProducerIdResponse(producer_id=broker.producer_ids.take()))
@@ -334,18 +360,3 @@ class _ProducerIdWaiting:
 
     def leave(self) -> None:
         self.parked = False
-
-
-def sasl_handshake(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
-    """Say that this listener authenticates nobody."""
-    error = ErrorCode.UNSUPPORTED_SASL_MECHANISM
-    return reply(request, SaslHandshakeResponse(error_code=error, mechanisms=()))
-
-
-def sasl_authenticate(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
-    """Say that this listener authenticates nobody."""
-    response = SaslAuthenticateResponse(
-        error_code=ErrorCode.ILLEGAL_SASL_STATE,
-        error_message="SASL is not enabled on this listener",
-    )
-    return reply(request, response)

@@ -10,6 +10,8 @@ import msgspec
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.replies import Outcome, Reply, Request, reply
 from orderwire.broker.requests.changes import Part, carried_out
+from orderwire.broker.requests.permission import Operation as Permitted
+from orderwire.broker.requests.permission import may_cluster, may_topic
 from orderwire.broker.topic_config import TOPIC_KEYS, ConfigSource, ConfigType, Refusal
 from orderwire.broker.topics import Topic
 from orderwire.broker.wire.generated.describe_configs import (
@@ -64,10 +66,38 @@ def describe_configs(broker: "Broker", request: Request, now: Instant) -> Reply 
     """Describe the configuration of topics and of the broker."""
     body = request.body
     results = [
-        _described(broker, one, synonyms=body.include_synonyms, texts=body.include_documentation)
+        _forbidden(broker, request, one)
+        or _described(broker, one, synonyms=body.include_synonyms, texts=body.include_documentation)
         for one in body.resources
     ]
     return reply(request, DescribeConfigsResponse(results=results))
+
+
+def _forbidden(
+    broker: "Broker", request: Request, ask: DescribeConfigsResource
+) -> DescribeConfigsResult | None:
+    refusal = _may_not(
+        broker, request, Permitted.DESCRIBE_CONFIGS, ask.resource_type, ask.resource_name
+    )
+    if refusal is None:
+        return None
+    return DescribeConfigsResult(
+        refusal.error, refusal.message, ask.resource_type, ask.resource_name
+    )
+
+
+def _may_not(
+    broker: "Broker", request: Request, operation: Permitted, kind: int, name: str
+) -> Refusal | None:
+    if kind == Resource.TOPIC:
+        if may_topic(broker, request, operation, name):
+            return None
+        message = f"the configuration of {name!r} is not yours to see or to alter"
+        return Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, message)
+    if may_cluster(broker, request, operation):
+        return None
+    message = "the broker's configuration is not yours to see or to alter"
+    return Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, message)
 
 
 def _described(
@@ -182,7 +212,11 @@ def _broker_entries(broker: "Broker") -> Iterator[_Entry]:
 def incremental_alter_configs(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
     """Set topic keys, or give them back to the default."""
     asked = request.body.resources
-    parts: list[Part] = [_altered(broker, ask, dry_run=request.body.validate_only) for ask in asked]
+    parts: list[Part] = [
+        _may_not(broker, request, Permitted.ALTER_CONFIGS, ask.resource_type, ask.resource_name)
+        or _altered(broker, ask, dry_run=request.body.validate_only)
+        for ask in asked
+    ]
 
     def respond(results: list[Refusal | None]) -> IncrementalAlterConfigsResponse:
         return IncrementalAlterConfigsResponse(

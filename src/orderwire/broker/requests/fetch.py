@@ -10,6 +10,7 @@ from orderwire.broker.log import Refused, StorageError
 from orderwire.broker.partitions import Partition
 from orderwire.broker.replication.settings import Mode
 from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply, Request, reply_of_parts
+from orderwire.broker.requests.permission import Operation, may_topic, unseen_topic
 from orderwire.broker.wire.generated.fetch import (
     FetchableTopicResponse,
     FetchPartition,
@@ -176,6 +177,11 @@ class FetchPlan:
         The first one that has data gives at least one whole batch, whatever the limits say: a
         consumer whose limit is smaller than a batch must not stand still.
         """
+        if topic and not may_topic(broker, self.request, Operation.READ, topic):
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            if self.request.version >= _BY_ID_FROM:
+                error = unseen_topic(broker, self.request, topic)
+            return PartitionData(ask.partition, error, -1, records=b"")
         if partition is None or not broker.has(partition):
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             if partition is None:

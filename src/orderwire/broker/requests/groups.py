@@ -16,6 +16,7 @@ from orderwire.broker.group_model import (
 )
 from orderwire.broker.groups import GroupDescription
 from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply, Request, reply
+from orderwire.broker.requests.permission import Operation, may_group, may_topic
 from orderwire.broker.wire.apis import ApiKey
 from orderwire.broker.wire.generated.delete_groups import DeletableGroupResult, DeleteGroupsResponse
 from orderwire.broker.wire.generated.describe_groups import (
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from orderwire.broker.node import Broker
 
 _NO_OFFSET = -1
+_MAY_NOT = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def join_group(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
@@ -69,13 +71,22 @@ def join_group(broker: "Broker", request: Request, now: Instant) -> Reply | Outc
         id_required=request.version >= 4,
         skip_assignment_known=request.version >= 9,
     )
-    at = broker.coordinator(body.group_id)
+    at = _coordinator(broker, request, Operation.READ, body.group_id)
     if isinstance(at, ErrorCode):
         refused = join_response(request, JoinResult(error=at, member_id=body.member_id))
         return _elsewhere(request, refused)
     at.expect(request)
     at.apply(at.groups.join(command, request.token, now), now)
     return Outcome.PARKED
+
+
+def _coordinator(
+    broker: "Broker", request: Request, operation: Operation, group_id: str
+) -> Coordinator | ErrorCode:
+    """Return who may be asked for a group, or why this client may not, or not here."""
+    if not may_group(broker, request, operation, group_id):
+        return ErrorCode.GROUP_AUTHORIZATION_FAILED
+    return broker.coordinator(group_id)
 
 
 def _elsewhere(request: Request, response: msgspec.Struct) -> Reply:
@@ -130,7 +141,7 @@ def sync_group(broker: "Broker", request: Request, now: Instant) -> Reply | Outc
         protocol_name=body.protocol_name,
         assignments=tuple((one.member_id, bytes(one.assignment)) for one in body.assignments),
     )
-    at = broker.coordinator(body.group_id)
+    at = _coordinator(broker, request, Operation.READ, body.group_id)
     if isinstance(at, ErrorCode):
         return _elsewhere(request, sync_response(SyncResult(error=at)))
     at.expect(request)
@@ -151,7 +162,7 @@ def sync_response(result: SyncResult) -> SyncGroupResponse:
 def heartbeat(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
     """Note that a member lives."""
     body = request.body
-    at = broker.coordinator(body.group_id)
+    at = _coordinator(broker, request, Operation.READ, body.group_id)
     if isinstance(at, ErrorCode):
         return _elsewhere(request, HeartbeatResponse(error_code=at))
     error = at.groups.heartbeat(
@@ -166,7 +177,7 @@ def leave_group(broker: "Broker", request: Request, now: Instant) -> Reply | Out
     leaving: list[tuple[str, str | None]] = [(body.member_id, None)]
     if request.version >= 3:
         leaving = [(one.member_id, one.group_instance_id) for one in body.members]
-    at = broker.coordinator(body.group_id)
+    at = _coordinator(broker, request, Operation.READ, body.group_id)
     if isinstance(at, ErrorCode):
         return _elsewhere(request, LeaveGroupResponse(error_code=at))
     error, results, effects = at.groups.leave(body.group_id, leaving, now)
@@ -180,7 +191,7 @@ def leave_group(broker: "Broker", request: Request, now: Instant) -> Reply | Out
 def offset_commit(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
     """Store how far a group has read; answered when that is as durable as the data."""
     body = request.body
-    at = broker.coordinator(body.group_id)
+    at = _coordinator(broker, request, Operation.READ, body.group_id)
     if isinstance(at, ErrorCode):
         return _elsewhere(request, _commit_response(body, {}, at))
     whole = at.groups.commit_error(
@@ -189,8 +200,15 @@ def offset_commit(broker: "Broker", request: Request, now: Instant) -> Reply | O
     lapse = body.retention_time_ms
     expires = Instant(now + lapse * NS_PER_MS) if lapse >= 0 else None
     accepted: dict[tuple[str, int], CommittedOffset] = {}
+    hidden = {
+        topic.name
+        for topic in body.topics
+        if not may_topic(broker, request, Operation.READ, topic.name)
+    }
     if whole is ErrorCode.NONE:
         for topic in body.topics:
+            if topic.name in hidden:
+                continue
             for one in topic.partitions:
                 if broker.exists(topic.name, one.partition_index):
                     accepted[topic.name, one.partition_index] = CommittedOffset(
@@ -205,6 +223,13 @@ def offset_commit(broker: "Broker", request: Request, now: Instant) -> Reply | O
         errors, effects = at.groups.commit(body.group_id, body.member_id, accepted, now)
         at.apply(effects, now)
     missing = whole if whole is not ErrorCode.NONE else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if whole is ErrorCode.NONE:
+        errors |= {
+            (topic.name, one.partition_index): _MAY_NOT
+            for topic in body.topics
+            if topic.name in hidden
+            for one in topic.partitions
+        }
     response = _commit_response(body, errors, missing)
     if not accepted:
         return reply(request, response)
@@ -235,11 +260,11 @@ def offset_fetch(broker: "Broker", request: Request, now: Instant) -> Reply | Ou
     """Tell how far groups have read."""
     body = request.body
     if request.version >= 8:
-        groups = [_fetched_group(broker, group) for group in body.groups]
+        groups = [_fetched_group(broker, request, group) for group in body.groups]
         hasty = any(group.error_code in RETRIED_AT_ONCE for group in groups)
         delay_ns = RETRY_DELAY_NS if hasty else 0
         return reply(request, OffsetFetchResponse(groups=groups), delay_ns=delay_ns)
-    at = broker.coordinator(body.group_id)
+    at = _coordinator(broker, request, Operation.DESCRIBE, body.group_id)
     if isinstance(at, ErrorCode):
         asked = [
             OffsetFetchResponseTopic(
@@ -252,7 +277,7 @@ def offset_fetch(broker: "Broker", request: Request, now: Instant) -> Reply | Ou
             for topic in body.topics or ()
         ]
         return _elsewhere(request, OffsetFetchResponse(topics=asked, error_code=at))
-    kept = at.groups.offsets_of(body.group_id)
+    kept = _seen(broker, request, at.groups.offsets_of(body.group_id))
     if body.topics is None:
         wanted = _all_topics(kept)
     else:
@@ -267,11 +292,24 @@ def offset_fetch(broker: "Broker", request: Request, now: Instant) -> Reply | Ou
     return reply(request, OffsetFetchResponse(topics=topics))
 
 
-def _fetched_group(broker: "Broker", group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
-    at = broker.coordinator(group.group_id)
+def _seen(
+    broker: "Broker", request: Request, kept: Mapping[tuple[str, int], CommittedOffset]
+) -> Mapping[tuple[str, int], CommittedOffset]:
+    """Leave out the topics that the client may not know of."""
+    return {
+        place: one
+        for place, one in kept.items()
+        if may_topic(broker, request, Operation.DESCRIBE, place[0])
+    }
+
+
+def _fetched_group(
+    broker: "Broker", request: Request, group: OffsetFetchRequestGroup
+) -> OffsetFetchResponseGroup:
+    at = _coordinator(broker, request, Operation.DESCRIBE, group.group_id)
     if isinstance(at, ErrorCode):
         return OffsetFetchResponseGroup(group.group_id, error_code=at)
-    kept = at.groups.offsets_of(group.group_id)
+    kept = _seen(broker, request, at.groups.offsets_of(group.group_id))
     if group.topics is None:
         wanted = _all_topics(kept)
     else:
@@ -301,7 +339,7 @@ def _position(committed: CommittedOffset | None) -> tuple[int, int, str]:
 
 def describe_groups(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
     """Describe groups; one that does not exist is Dead."""
-    described = [_description(broker, group_id) for group_id in request.body.groups]
+    described = [_description(broker, request, group_id) for group_id in request.body.groups]
     response = DescribeGroupsResponse(
         groups=[
             DescribedGroup(
@@ -328,8 +366,8 @@ def describe_groups(broker: "Broker", request: Request, now: Instant) -> Reply |
     return reply(request, response)
 
 
-def _description(broker: "Broker", group_id: str) -> GroupDescription:
-    at = broker.coordinator(group_id)
+def _description(broker: "Broker", request: Request, group_id: str) -> GroupDescription:
+    at = _coordinator(broker, request, Operation.DESCRIBE, group_id)
     if isinstance(at, ErrorCode):
         return GroupDescription(error=at, group_id=group_id)
     return at.groups.describe(group_id)
@@ -341,6 +379,7 @@ def list_groups(broker: "Broker", request: Request, now: Instant) -> Reply | Out
         ListedGroup(*one)
         for at in broker.coordinators()
         for one in at.groups.overview(request.body.states_filter)
+        if may_group(broker, request, Operation.DESCRIBE, one[0])
     ]
     return reply(request, ListGroupsResponse(groups=listed))
 
@@ -351,7 +390,7 @@ def delete_groups(broker: "Broker", request: Request, now: Instant) -> Reply | O
     results = []
     changed: Coordinator | None = None
     for group_id in names:
-        at = broker.coordinator(group_id)
+        at = _coordinator(broker, request, Operation.DELETE, group_id)
         if isinstance(at, ErrorCode):
             results.append(DeletableGroupResult(group_id, at))
             continue

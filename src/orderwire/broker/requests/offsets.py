@@ -7,6 +7,7 @@ from orderwire.broker.log import Refused, TimedOffset
 from orderwire.broker.partitions import Partition
 from orderwire.broker.replication.settings import Mode
 from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply, Request, reply
+from orderwire.broker.requests.permission import Operation, may_topic
 from orderwire.broker.wire.generated.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsResponse,
@@ -28,6 +29,7 @@ from orderwire.kernel import NS_PER_MS, Instant
 if TYPE_CHECKING:
     from orderwire.broker.node import Broker
 
+_MAY_NOT = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
@@ -40,7 +42,10 @@ def list_offsets(broker: "Broker", request: Request, now: Instant) -> Reply | Ou
     for topic in request.body.topics:
         found = []
         for ask in topic.partitions:
-            answer = _offset_at(broker, topic.name, ask)
+            if may_topic(broker, request, Operation.DESCRIBE, topic.name):
+                answer = _offset_at(broker, topic.name, ask)
+            else:
+                answer = ListOffsetsPartitionResponse(ask.partition_index, _MAY_NOT)
             hasty = hasty or answer.error_code in RETRIED_AT_ONCE
             found.append(answer)
         topics.append(ListOffsetsTopicResponse(topic.name, found))
@@ -106,7 +111,9 @@ def offset_for_leader_epoch(broker: "Broker", request: Request, now: Instant) ->
         found = []
         for ask in topic.partitions:
             partition = broker.partition(topic.topic, ask.partition)
-            if partition is None:
+            if not may_topic(broker, request, Operation.DESCRIBE, topic.topic):
+                error = _MAY_NOT
+            elif partition is None:
                 error = broker.missing(topic.topic, ask.partition)
             else:
                 error = partition.epoch_error(ask.current_leader_epoch)
@@ -138,8 +145,9 @@ def delete_records(broker: "Broker", request: Request, now: Instant) -> Reply | 
         results = []
         for ask in topic.partitions:
             partition = broker.partition(topic.name, ask.partition_index)
-            if partition is None:
-                error = broker.missing(topic.name, ask.partition_index)
+            is_allowed = may_topic(broker, request, Operation.DELETE, topic.name)
+            if partition is None or not is_allowed:
+                error = broker.missing(topic.name, ask.partition_index) if is_allowed else _MAY_NOT
                 results.append(DeleteRecordsPartitionResult(ask.partition_index, -1, error))
                 continue
             if partition.replica is not None and not partition.replica.takes_produce:

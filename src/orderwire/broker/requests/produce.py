@@ -8,6 +8,15 @@ from orderwire.broker.log import Appended, Refused, StorageError
 from orderwire.broker.partitions import LEADER_EPOCH, Partition
 from orderwire.broker.replies import RETRY_DELAY_NS, Client, Outcome, Reply, Request, framed, reply
 from orderwire.broker.requests.changes import made_by_itself
+from orderwire.broker.requests.permission import (
+    FORBIDDEN,
+    Operation,
+    ResourceType,
+    may,
+    may_create,
+    may_topic,
+    unseen_topic,
+)
 from orderwire.broker.requests.produce_waiting import (
     ProduceWaiting,
     SingleWaiting,
@@ -59,12 +68,12 @@ def produce(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome
     waiting = ProduceWaiting(broker, request, responses)
     failed = hasty = appended = False
     for topic in body.topic_data:
-        name, missing = _topic_name(broker, topic, now, by_id=by_id)
+        name, missing = _topic_name(broker, request, topic, now, by_id=by_id)
         answers: list[PartitionProduceResponse] = []
         for data in topic.partition_data:
             partition = broker.partition(name, data.index)
-            if whole is not ErrorCode.NONE:
-                answer = PartitionProduceResponse(data.index, whole, -1)
+            if whole is not ErrorCode.NONE or missing in FORBIDDEN:
+                answer = PartitionProduceResponse(data.index, whole or missing, -1)
             elif partition is None:
                 error = missing or broker.missing(name, data.index)
                 answer = PartitionProduceResponse(data.index, error, -1)
@@ -98,15 +107,24 @@ def produce(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome
 
 
 def _topic_name(
-    broker: "Broker", topic: TopicProduceData, now: Instant, *, by_id: bool
+    broker: "Broker", request: Request, topic: TopicProduceData, now: Instant, *, by_id: bool
 ) -> tuple[str, ErrorCode]:
-    """Return the topic's name, and what to say if it is missing; NONE: only a partition may be."""
+    """Return the topic's name, and what to say if it is missing; NONE: only a partition may be.
+
+    One of FORBIDDEN: it is to be said even if the topic is there.
+    """
     if by_id:
         found = broker.topics.by_id(bytes(topic.topic_id))
         if found is None:
             return "", ErrorCode.UNKNOWN_TOPIC_ID
+        if not may_topic(broker, request, Operation.WRITE, found.name):
+            return "", unseen_topic(broker, request, found.name)
         return found.name, ErrorCode.NONE
+    if not may_topic(broker, request, Operation.WRITE, topic.name):
+        return topic.name, ErrorCode.TOPIC_AUTHORIZATION_FAILED
     if broker.topics.get(topic.name) is None and broker.topics.auto_create:
+        if not may_create(broker, request, topic.name):
+            return topic.name, ErrorCode.TOPIC_AUTHORIZATION_FAILED
         made = made_by_itself(broker, topic.name, now)
         if isinstance(made, Refusal):
             return topic.name, made.error
@@ -156,6 +174,8 @@ def produce_single(
             return None
     partition = broker.partition(name, index)
     if partition is None or not records or acks not in ACKS_WITH_REPLY:
+        return None
+    if not may(broker, client, Operation.WRITE, ResourceType.TOPIC, name):
         return None
     if partition.replica is not None:
         if name == GROUPS_TOPIC:

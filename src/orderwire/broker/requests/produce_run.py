@@ -7,7 +7,8 @@ from crc32c import crc32c
 
 from orderwire.broker.log import Admitted, Batch, ProducerBatch, Sequenced, StorageError
 from orderwire.broker.partitions import LEADER_EPOCH, Partition
-from orderwire.broker.replies import Reply
+from orderwire.broker.replies import Client, Reply
+from orderwire.broker.requests.permission import Operation, ResourceType, may
 from orderwire.broker.wire.batch import (
     CONTROL,
     CRC_FROM,
@@ -47,6 +48,7 @@ def produce_run(
     at: int,
     now: Instant,
     *,
+    client: Client,
     requests_max: int,
     request_bytes_max: int,
 ) -> Run | None:
@@ -57,7 +59,11 @@ def produce_run(
     run.  None: not even the first is usual; nothing has happened.
     """
     partition = _partition(broker, shape)
-    if partition is None or partition.replica is not None:
+    if partition is None or not may(
+        broker, client, Operation.WRITE, ResourceType.TOPIC, partition.topic
+    ):
+        return None
+    if partition.replica is not None:
         return None
     log = partition.log
     now_ms = now // NS_PER_MS

@@ -7,6 +7,12 @@ from orderwire.broker.cluster import GROUPS_TOPIC
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.replies import Outcome, Reply, Request
 from orderwire.broker.requests.changes import Part, carried_out, creation, with_replicas
+from orderwire.broker.requests.permission import (
+    Operation,
+    may_create,
+    may_topic,
+    unseen_topic,
+)
 from orderwire.broker.topic_config import TOPIC_KEYS, Refusal
 from orderwire.broker.topics import Topic
 from orderwire.broker.wire.codec import ZERO_UUID
@@ -44,6 +50,8 @@ def create_topics(broker: "Broker", request: Request, now: Instant) -> Reply | O
     for one in body.topics:
         if names.count(one.name) > 1:
             made: Topic | Refusal = Refusal(ErrorCode.INVALID_REQUEST, _TWICE.format(one.name))
+        elif not may_create(broker, request, one.name):
+            made = _may_not(one.name)
         else:
             made = _checked(broker, one)
         checked.append(made)
@@ -63,6 +71,11 @@ def create_topics(broker: "Broker", request: Request, now: Instant) -> Reply | O
         )
 
     return carried_out(broker, request, parts, respond, body.timeout_ms, now)
+
+
+def _may_not(name: str) -> Refusal:
+    message = f"topic {name!r} is not yours to make or to alter"
+    return Refusal(ErrorCode.TOPIC_AUTHORIZATION_FAILED, message)
 
 
 def _making(broker: "Broker", topic: Topic, now: Instant) -> Part:
@@ -141,8 +154,17 @@ def delete_topics(broker: "Broker", request: Request, now: Instant) -> Reply | O
         topic = broker.topics.get(ask.name) if by_name else broker.topics.by_id(bytes(ask.topic_id))
         if topic is None:
             error = ErrorCode.UNKNOWN_TOPIC_ID
-            if by_name:
+            if by_name and not may_topic(broker, request, Operation.DELETE, ask.name or ""):
+                error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            elif by_name:
                 error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            parts.append(Refusal(error, ""))
+            named.append((ask.name, bytes(ask.topic_id)))
+            continue
+        if not may_topic(broker, request, Operation.DELETE, topic.name):
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            if not by_name:
+                error = unseen_topic(broker, request, topic.name)
             parts.append(Refusal(error, ""))
             named.append((ask.name, bytes(ask.topic_id)))
             continue
@@ -178,6 +200,8 @@ def create_partitions(broker: "Broker", request: Request, now: Instant) -> Reply
     for one in body.topics:
         if names.count(one.name) > 1:
             grown: Topic | Refusal = Refusal(ErrorCode.INVALID_REQUEST, _TWICE.format(one.name))
+        elif not may_topic(broker, request, Operation.ALTER, one.name):
+            grown = _may_not(one.name)
         else:
             grown = _grown(broker, one)
         if isinstance(grown, Refusal):

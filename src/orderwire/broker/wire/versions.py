@@ -43,6 +43,11 @@ SERVED = (
     ServedApi("DeleteGroups", 0, 2),
     ServedApi("IncrementalAlterConfigs", 0, 1),
     ServedApi("DescribeCluster", 0, 1),
+    ServedApi("DescribeAcls", 1, 3),
+    ServedApi("CreateAcls", 1, 3),
+    ServedApi("DeleteAcls", 1, 3),
+    ServedApi("DescribeUserScramCredentials", 0, 0),
+    ServedApi("AlterUserScramCredentials", 0, 0),
 )
 
 DATA_MESSAGES = ("ConsumerProtocolSubscription", "ConsumerProtocolAssignment")

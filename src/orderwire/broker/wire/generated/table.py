@@ -8,15 +8,20 @@ import enum
 
 from orderwire.broker.wire.api import Api
 from orderwire.broker.wire.generated import (
+    alter_user_scram_credentials,
     api_versions,
+    create_acls,
     create_partitions,
     create_topics,
+    delete_acls,
     delete_groups,
     delete_records,
     delete_topics,
+    describe_acls,
     describe_cluster,
     describe_configs,
     describe_groups,
+    describe_user_scram_credentials,
     fetch,
     find_coordinator,
     heartbeat,
@@ -40,15 +45,20 @@ from orderwire.broker.wire.generated import (
 class ApiKey(enum.IntEnum):
     """Kafka's API keys."""
 
+    ALTER_USER_SCRAM_CREDENTIALS = 51
     API_VERSIONS = 18
+    CREATE_ACLS = 30
     CREATE_PARTITIONS = 37
     CREATE_TOPICS = 19
+    DELETE_ACLS = 31
     DELETE_GROUPS = 42
     DELETE_RECORDS = 21
     DELETE_TOPICS = 20
+    DESCRIBE_ACLS = 29
     DESCRIBE_CLUSTER = 60
     DESCRIBE_CONFIGS = 32
     DESCRIBE_GROUPS = 15
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     FETCH = 1
     FIND_COORDINATOR = 10
     HEARTBEAT = 12
@@ -310,6 +320,42 @@ APIS: tuple[Api, ...] = (
         encode_response=offset_for_leader_epoch.encode_offset_for_leader_epoch_response,
     ),
     Api(
+        key=29,
+        name="DescribeAcls",
+        oldest=1,
+        newest=3,
+        advertised_oldest=1,
+        flexible_from=2,
+        decode_request=describe_acls.decode_describe_acls_request,
+        encode_request=describe_acls.encode_describe_acls_request,
+        decode_response=describe_acls.decode_describe_acls_response,
+        encode_response=describe_acls.encode_describe_acls_response,
+    ),
+    Api(
+        key=30,
+        name="CreateAcls",
+        oldest=1,
+        newest=3,
+        advertised_oldest=1,
+        flexible_from=2,
+        decode_request=create_acls.decode_create_acls_request,
+        encode_request=create_acls.encode_create_acls_request,
+        decode_response=create_acls.decode_create_acls_response,
+        encode_response=create_acls.encode_create_acls_response,
+    ),
+    Api(
+        key=31,
+        name="DeleteAcls",
+        oldest=1,
+        newest=3,
+        advertised_oldest=1,
+        flexible_from=2,
+        decode_request=delete_acls.decode_delete_acls_request,
+        encode_request=delete_acls.encode_delete_acls_request,
+        decode_response=delete_acls.decode_delete_acls_response,
+        encode_response=delete_acls.encode_delete_acls_response,
+    ),
+    Api(
         key=32,
         name="DescribeConfigs",
         oldest=1,
@@ -368,6 +414,30 @@ APIS: tuple[Api, ...] = (
         encode_request=incremental_alter_configs.encode_incremental_alter_configs_request,
         decode_response=incremental_alter_configs.decode_incremental_alter_configs_response,
         encode_response=incremental_alter_configs.encode_incremental_alter_configs_response,
+    ),
+    Api(
+        key=50,
+        name="DescribeUserScramCredentials",
+        oldest=0,
+        newest=0,
+        advertised_oldest=0,
+        flexible_from=0,
+        decode_request=describe_user_scram_credentials.decode_describe_user_scram_credentials_request,
+        encode_request=describe_user_scram_credentials.encode_describe_user_scram_credentials_request,
+        decode_response=describe_user_scram_credentials.decode_describe_user_scram_credentials_response,
+        encode_response=describe_user_scram_credentials.encode_describe_user_scram_credentials_response,
+    ),
+    Api(
+        key=51,
+        name="AlterUserScramCredentials",
+        oldest=0,
+        newest=0,
+        advertised_oldest=0,
+        flexible_from=0,
+        decode_request=alter_user_scram_credentials.decode_alter_user_scram_credentials_request,
+        encode_request=alter_user_scram_credentials.encode_alter_user_scram_credentials_request,
+        decode_response=alter_user_scram_credentials.decode_alter_user_scram_credentials_response,
+        encode_response=alter_user_scram_credentials.encode_alter_user_scram_credentials_response,
     ),
     Api(
         key=60,
