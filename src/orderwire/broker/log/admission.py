@@ -1,11 +1,13 @@
 """Decides whether records may enter the log: shape, checksum, size, sequence."""
 
+from typing import Protocol
+
 import msgspec
 from crc32c import crc32c
 
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log.model import Appended, LogConfig, Refused
-from orderwire.broker.log.producers import ProducerBatch, ProducerTable
+from orderwire.broker.log.producers import ProducerBatch
 from orderwire.broker.wire.batch import (
     BATCH_HEADER,
     CONTROL,
@@ -28,6 +30,16 @@ Sequenced = tuple[int, int, ProducerBatch]
 """An idempotent producer's id, its epoch and the batch to remember."""
 
 
+class Sequences(Protocol):
+    """What is known of idempotent producers."""
+
+    def check(
+        self, producer_id: int, epoch: int, first: int, last: int
+    ) -> Appended | Refused | None:
+        """Judge a batch: None means write it, Appended that it was written before."""
+        ...
+
+
 class Admitted(msgspec.Struct, frozen=True, gc=False):
     """What will be written."""
 
@@ -40,7 +52,7 @@ def admit(
     records: bytearray | memoryview,
     offset: int,
     config: LogConfig,
-    producers: ProducerTable,
+    producers: Sequences,
     *,
     internal: bool,
 ) -> Admitted | Appended | Refused:

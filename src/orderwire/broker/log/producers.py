@@ -35,6 +35,14 @@ class _Producer:
         self.seen_ms = 0
 
 
+def _is_older(producer: _Producer, epoch: int, batch: ProducerBatch) -> bool:
+    """Whether the producer has written something later; sequences wrap at 2³¹."""
+    if epoch != producer.epoch:
+        return epoch < producer.epoch
+    newest = producer.batches[-1].last_sequence
+    return (batch.first_sequence - newest - 1) & 0x7FFF_FFFF >= 1 << 30
+
+
 class _ProducerRow(msgspec.Struct, array_like=True):
     producer_id: int
     epoch: int
@@ -58,6 +66,18 @@ class ProducerTable:
 
     def __contains__(self, producer_id: int) -> bool:
         return producer_id in self._producers
+
+    def adopt(self, producer_id: int, other: "ProducerTable") -> None:
+        """Begin with what another table knows of this producer."""
+        known = other._producers.get(producer_id)
+        if known is not None:
+            mine = self._producers[producer_id] = _Producer(known.epoch)
+            mine.batches.extend(known.batches)
+            mine.seen_ms = known.seen_ms
+
+    def forget(self, producer_id: int) -> None:
+        """Know nothing of this producer any more."""
+        self._producers.pop(producer_id, None)
 
     def check(
         self, producer_id: int, epoch: int, first: int, last: int
@@ -94,8 +114,14 @@ class ProducerTable:
         )
 
     def note(self, producer_id: int, epoch: int, batch: ProducerBatch, now_ms: int) -> None:
-        """Remember a batch that was written."""
-        producer = self._producers.pop(producer_id, None)
+        """Remember a batch that was written.
+
+        An old one that is published again does not take the producer back.  [S004:R8]
+        """
+        producer = self._producers.get(producer_id)
+        if producer is not None and producer.batches and _is_older(producer, epoch, batch):
+            return
+        self._producers.pop(producer_id, None)
         if producer is None:
             producer = _Producer(epoch)
         elif producer.epoch != epoch:

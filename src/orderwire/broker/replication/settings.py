@@ -72,6 +72,8 @@ class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """Whether a stored batch goes to the peers before a round asks for it.  [R10]"""
     round_timeout_ns: int = 2 * NS_PER_S
     """A member that takes longer leaves the in-sync set.  [R5]"""
+    link_grace_ns: int = 200 * NS_PER_MS
+    """A member without a connection for so long leaves the in-sync set.  [R5]"""
     hole_timeout_ns: int = 0
     """How long a hole waits for its owner before it is sealed."""
     hole_policy: HolePolicy = HolePolicy.SEAL

@@ -1,0 +1,235 @@
+"""What an active-active replica has on its disk: main log, pending journal, orphans, promises.
+
+The main log is contiguous; what a round has not settled yet waits in the pending journal.  A batch
+leaves one file only when it is durable in another.  [S004:4.1, S004:9.5]
+"""
+
+from collections.abc import Callable
+
+from orderwire.broker.log import LogDamaged, PartitionLog, Refused, Storage
+from orderwire.broker.replication.active_active_messages import Held
+from orderwire.broker.replication.kept import Kept
+from orderwire.broker.replication.orphans import Orphans
+from orderwire.broker.replication.pending_journal import PendingJournal
+from orderwire.broker.replication.seal import Seal, make_seal
+from orderwire.broker.replication.spans import Span
+from orderwire.broker.wire.batch import CONTROL, BatchHeader, place, read_header, walk
+from orderwire.broker.wire.parts import Buffer
+from orderwire.kernel import NS_PER_MS, Instant
+
+_NOTE_BYTES = 16 << 20
+_NOTE_NS = 5_000 * NS_PER_MS
+"""S is noted after so much, or so long: what lies behind is compared again after a restart."""
+
+
+class ReplicaFiles:
+    """One partition's files at one replica."""
+
+    def __init__(self, storage: Storage, log: PartitionLog, pending_bytes_max: int) -> None:
+        """Open what lies beside the log.  Raises StorageError."""
+        self.log = log
+        self.kept = Kept(storage)
+        # An original refuses before this is full; members take what it has assigned.
+        self.pending = PendingJournal(storage, 2 * pending_bytes_max, log.end_offset)
+        self.orphans = Orphans(storage)
+        self.committed = max(min(self.kept.high_watermark, log.end_offset), log.start_offset)
+        """S + 1.  [R6]"""
+        self.is_copy: Callable[[BatchHeader], bool] = lambda header: False
+        """Whether a batch is an orphan that was stored again."""
+        self._noted_size = log.size_bytes
+        self._noted_at: Instant = Instant(0)
+
+    @property
+    def known_epoch(self) -> int:
+        """The highest epoch we have acted in.  [R2]"""
+        return self.kept.known_epoch
+
+    @property
+    def end(self) -> int:
+        """One behind the highest offset that we have, contiguous or not."""
+        return max(self.log.end_offset, self.pending.end_offset)
+
+    # What we have.
+
+    def held(self, start: int, end: int | None = None) -> list[Held]:
+        """Runs of batches at or behind `start` (and before `end`), by epoch, ascending."""
+        runs: list[Held] = []
+        log = self.log
+        limit = log.end_offset if end is None else min(log.end_offset, end)
+        at = max(start, log.start_offset)
+        while at < limit:
+            behind = min(log.epochs.next_change(at), limit)
+            runs.append((at, behind, log.epochs.at(at)))
+            at = behind
+        for header in self.pending.held(max(start, log.end_offset) - 1):
+            behind = header.last_offset + 1
+            if end is not None and behind > end:
+                break
+            if runs and runs[-1][1] == header.base_offset and runs[-1][2] == header.leader_epoch:
+                runs[-1] = (runs[-1][0], behind, header.leader_epoch)
+            else:
+                runs.append((header.base_offset, behind, header.leader_epoch))
+        return runs
+
+    def has(self, header: BatchHeader) -> bool:
+        """Whether exactly this batch is pending."""
+        mine = self.pending.covering(header.base_offset)
+        return (
+            mine is not None
+            and mine.base_offset == header.base_offset
+            and mine.crc == header.crc
+            and mine.leader_epoch == header.leader_epoch
+        )
+
+    def keep(self, records: Buffer) -> Refused | None:
+        """Put placed batches into the journal, all or none; those that are there stay."""
+        taken: list[int] = []
+        refused: Refused | None = None
+        with memoryview(records) as view:
+            for at, header in walk(records):
+                if self.has(header):
+                    continue
+                with view[at : at + header.size_bytes] as batch:
+                    done = self.pending.append(batch)
+                if isinstance(done, Refused):
+                    refused = done
+                    break
+                taken.append(header.base_offset)
+        if refused is not None:
+            for base in taken:
+                self.pending.drop(base)
+        return refused
+
+    def read(self, span: Span, bytes_max: int) -> bytes:
+        """Whole batches from the start of this span on, side by side; empty when that is not here.
+
+        Raises LogDamaged.
+        """
+        start, end = span
+        if start < self.log.end_offset:
+            data = self.log.copy(start, bytes_max, end)
+            return b"" if isinstance(data, Refused) else data
+        parts: list[bytes] = []
+        size = 0
+        while start < end:
+            header = self.pending.covering(start)
+            if header is None or header.base_offset != start or header.last_offset >= end:
+                break
+            if parts and size + header.size_bytes > bytes_max:
+                break
+            parts.append(self.pending.read(start))
+            size += header.size_bytes
+            start = header.last_offset + 1
+        return b"".join(parts)
+
+    # The main log.
+
+    def settle(self, records: Buffer, now: Instant) -> Refused | None:
+        """Append batches that follow the main log's end.  Raises StorageError."""
+        done = self.log.append_placed(records, now // NS_PER_MS)
+        return done if isinstance(done, Refused) else None
+
+    def _settle_ours(self, records: Buffer, now: Instant) -> None:
+        refused = self.settle(records, now)
+        if refused is not None:
+            raise LogDamaged(f"cannot settle at offset {self.log.end_offset}: {refused.message}")
+
+    def settle_pending(self, end: int, now: Instant) -> None:
+        """Move what the journal has next into the main log, as far as it goes without a gap."""
+        start = self.log.end_offset
+        while start < end and (data := self.read((start, end), 1 << 20)):
+            self._settle_ours(data, now)
+            start = self.log.end_offset
+
+    def settle_seal(self, end: int, epoch: int, reason: Seal, at_ms: int, now: Instant) -> None:
+        """Put a control batch where nobody has anything.  [R4]
+
+        It bears the epoch of what surrounds it, as epochs never go back in a log; who found the
+        hole stands inside.
+        """
+        batch = make_seal(reason, at_ms)
+        header = read_header(batch)
+        assert header.last_offset + 1 == end
+        place(batch, 0, header.batch_length, header.base_offset, epoch)
+        self._settle_ours(batch, now)
+
+    def forget_settled(self) -> None:
+        """Drop from the journal what is durable in the main log."""
+        self.pending.forget_below(self.log.synced_offset)
+
+    def commit(self, committed: int, now: Instant) -> bool:
+        """S moves, as far as our log goes; returns whether it did.  [R6]"""
+        reached = min(committed, self.log.end_offset)
+        if reached <= self.committed:
+            return False
+        self.committed = reached
+        if (
+            self.log.size_bytes - self._noted_size >= _NOTE_BYTES
+            or now - self._noted_at >= _NOTE_NS
+        ):
+            self.note(now)
+        return True
+
+    def note(self, now: Instant) -> None:
+        """Write S down.  Raises StorageError."""
+        self._noted_at, self._noted_size = now, self.log.size_bytes
+        self.kept.note_high_watermark(self.committed)
+
+    def follow_start(self, log_start: int, now: Instant) -> None:
+        """The original's log begins there now."""
+        if log_start > self.log.start_offset:
+            before = min(log_start, self.committed)
+            self.log.delete_records(before, now // NS_PER_MS, self.committed)
+
+    # Orphans.
+
+    def set_aside_above(self, offset: int, now: Instant) -> list[BatchHeader]:
+        """What we hold from this offset on becomes orphans: all that nobody has committed.  [R8]
+
+        Seals go without a trace.  Durable on return.
+        """
+        log = self.log
+        found: list[BatchHeader] = []
+        if log.end_offset > offset:
+            for header in list(log.batches(offset)):
+                if header.base_offset < offset or header.attributes & CONTROL:
+                    continue
+                batch = log.copy(header.base_offset, header.size_bytes, header.last_offset + 1)
+                assert isinstance(batch, bytes)
+                if not self.is_copy(header) and self.orphans.set_aside(batch):
+                    found.append(header)
+        found += self.set_aside(self.pending.held(offset - 1))
+        log.truncate(offset, now // NS_PER_MS)
+        return found
+
+    def set_aside(self, pending: list[BatchHeader]) -> list[BatchHeader]:
+        """Let batches of the journal become orphans, durably.  [R8]"""
+        found = [
+            header
+            for header in pending
+            if not self.is_copy(header)
+            and self.orphans.set_aside(self.pending.read(header.base_offset))
+        ]
+        self.orphans.sync()
+        for header in pending:
+            self.pending.drop(header.base_offset)
+        if pending:
+            self.pending.sync()
+        return found
+
+    def holds(self, offset: int) -> bool:
+        """Whether we have something there that is not committed."""
+        return (
+            self.committed <= offset < self.log.end_offset
+            or self.pending.covering(offset) is not None
+        )
+
+    def begin_anew(self, offset: int, now: Instant) -> None:
+        """Forget the whole log: the next batch is this one."""
+        self.log.reset(offset, now // NS_PER_MS)
+        self.committed = max(self.committed, offset)
+
+    def close(self, now: Instant) -> None:
+        """Close the files properly."""
+        self.note(now)
+        self.log.close()

@@ -1,0 +1,445 @@
+"""The original of an active-active partition: takes requests, assigns offsets, hands out, answers.
+
+It keeps nothing durably: what another original needs to know it collects.  [R1, R6, R7, G16]
+"""
+
+from orderwire.broker.error_codes import ErrorCode
+from orderwire.broker.log import Admitted, Appended, Refused
+from orderwire.broker.log.admission import admit
+from orderwire.broker.replication.active_active_assigned import (
+    Assigned,
+    AssignedList,
+    AssignedProducers,
+    SessionKey,
+    sequenced,
+)
+from orderwire.broker.replication.active_active_member import Member
+from orderwire.broker.replication.active_active_messages import (
+    OrphanKnown,
+    OrphanLater,
+    OrphanOffer,
+    OrphanPlace,
+    RelayAppend,
+)
+from orderwire.broker.replication.effects import Answer
+from orderwire.broker.replication.links import Links
+from orderwire.broker.replication.office import Office
+from orderwire.broker.replication.outbox import Outbox
+from orderwire.broker.replication.settings import Distribution, ReplicationSettings
+from orderwire.broker.replication.spans import Span
+from orderwire.broker.replication.view import BrokerId
+from orderwire.broker.wire.batch import BATCH_HEADER, PLACE, BatchHeader, read_header
+from orderwire.broker.wire.parts import Buffer
+from orderwire.kernel import NS_PER_MS, Instant
+
+_SESSIONS_MAX = 100_000
+_ROUND_FACTOR = 4
+"""A round covers at most so many times the bytes that start one."""
+_ROUND_REQUESTS_MAX = 50_000
+_ALL = -1
+_place = PLACE.pack_into
+
+
+class _Session:
+    """A producer and the replica that stores for it."""
+
+    __slots__ = ("doubts", "member", "stream")
+
+    def __init__(self) -> None:
+        self.member: BrokerId | None = None
+        self.doubts = 0
+        """Requests of it whose fate only a round can tell."""
+
+
+class Original:
+    """What being original of one epoch takes."""
+
+    def __init__(
+        self,
+        epoch: int,
+        member: Member,
+        office: Office,
+        links: Links,
+        settings: ReplicationSettings,
+        out: Outbox,
+    ) -> None:
+        self.epoch = epoch
+        self.member = member
+        self.files = member.files
+        self.office = office
+        self.links = links
+        self.settings = settings
+        self.out = out
+        self.active = False
+        """Whether the recovery round is over.  [R7]"""
+        self.next_offset = self.files.end
+        """The next to assign; known for sure once recovered."""
+        self.assigned = AssignedList()
+        self.producers = AssignedProducers(self.files.log)
+        self.round_wanted = False
+        """Whether somebody waits for a round.  [R9]"""
+        self._parked_at = -1
+        """S at which a consumer's fetch waits."""
+        self._sessions: dict[SessionKey, _Session] = {}
+        self._streams: dict[BrokerId, int] = {}
+        self._turn = 0
+
+    @property
+    def me(self) -> BrokerId:
+        """Our own number."""
+        return self.office.me
+
+    def begin(self) -> None:
+        """Take requests from now on: everything before is settled.  [R7]"""
+        self.active = True
+        self.next_offset = self.files.log.end_offset
+        self.producers = AssignedProducers(self.files.log)
+
+    def end(self) -> None:
+        """Somebody else is original, or nobody: whoever waits has to ask there."""
+        self.active = False
+        refused = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker is original no longer")
+        for entry in list(self.assigned):
+            self._answer(entry, (1, _ALL), refused)
+
+    # Requests.
+
+    def produce(
+        self, token: int, connection: int, records: Buffer, acks: int, now: Instant
+    ) -> None:
+        """Assign offsets and hand the batches to a replica.  [R1]"""
+        result = self._take(token, connection, records, acks, now)
+        if result is not None:
+            self.out.add(Answer(token, result))
+
+    def _take(
+        self, token: int, connection: int, records: Buffer, acks: int, now: Instant
+    ) -> Appended | Refused | None:
+        refused = self._unready(len(records), acks)
+        if refused is not None:
+            return refused
+        # Clients' buffers may not be writable; what is handed on has to be ours anyway.
+        data = bytearray(records)
+        base = self.next_offset
+        admitted = admit(data, base, self.files.log.config, self.producers, internal=False)
+        if isinstance(admitted, Appended):
+            return self._again(token, acks, admitted)
+        first = read_header(data) if len(data) >= BATCH_HEADER.size else None
+        idempotent = first is not None and first.producer_id >= 0 and first.base_sequence >= 0
+        key: SessionKey = ("connection", connection)
+        if idempotent and first is not None:
+            key = ("producer", first.producer_id)
+        session = self._session(key)
+        if idempotent and session.doubts:
+            # What it sent before may or may not be there: a later one must not go ahead.  [I9]
+            return Refused(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                "a round has to tell first what became of this producer's earlier requests",
+            )
+        if isinstance(admitted, Refused):
+            return admitted
+        for at, position, length, _ in admitted.batches:
+            _place(data, position, at, length, self.epoch)
+        owner = self._owner(session, sticky=idempotent or acks == _ALL)
+        entry = Assigned(base, admitted.next_offset, owner, key, len(data), now)
+        refused = self._hand_over(entry, data, eager=acks == _ALL and self.settings.eager_copy)
+        if refused is not None:
+            return refused
+        self._assign(entry, admitted, now)
+        self.assigned.wait(entry, token, acks)
+        if acks == _ALL or self._parked_at == self.files.committed:
+            self.round_wanted = True
+        if entry.stored and acks == 1:
+            self._stored(entry)
+        return None
+
+    def _unready(self, size: int, acks: int) -> Refused | None:
+        """Why nothing can be taken now."""
+        if not self.active:
+            return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition is being recovered")
+        if acks == _ALL and len(self.office.isr) < self.settings.min_insync_replicas:
+            return Refused(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{len(self.office.isr)} replicas are in sync;"
+                f" {self.settings.min_insync_replicas} have to be",
+            )
+        if self.assigned.pending_bytes + size > self.settings.pending_bytes_max:
+            self.round_wanted = True
+            return Refused(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{self.assigned.pending_bytes} bytes wait for a round; at most"
+                f" {self.settings.pending_bytes_max} may",
+            )
+        if self.assigned.waiting >= self.settings.waiting_requests_max:
+            return Refused(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{self.assigned.waiting} requests wait already",
+            )
+        return None
+
+    def _again(self, token: int, acks: int, first: Appended) -> Appended | Refused | None:
+        """A request that was sent before shares the fate of the first."""
+        entry = self.assigned.at(first.base_offset)
+        if entry is None and acks == _ALL and first.last_offset >= self.files.committed:
+            self.round_wanted = True
+            return Refused(ErrorCode.NOT_ENOUGH_REPLICAS, "what was recovered is not committed yet")
+        if entry is None or (acks == 1 and entry.stored and not entry.doubt):
+            return first
+        self.assigned.wait(entry, token, acks)
+        self.round_wanted = True
+        return None
+
+    def _session(self, key: SessionKey) -> _Session:
+        session = self._sessions.pop(key, None)
+        if session is None:
+            session = _Session()
+            while len(self._sessions) >= _SESSIONS_MAX:
+                oldest = next(iter(self._sessions))
+                del self._sessions[oldest]
+        self._sessions[key] = session
+        return session
+
+    def _owner(self, session: _Session, *, sticky: bool) -> BrokerId:
+        """Who stores for this session: always the same, or whose turn it is.  [R1, G16]"""
+        usable = [each for each in self.office.isr if each == self.me or self.links.up(each)]
+        sticky = sticky or self.settings.distribution is Distribution.SESSION
+        if sticky and session.member in usable:
+            assert session.member is not None
+            return session.member
+        owner = usable[self._turn % len(usable)]
+        self._turn += 1
+        session.member = owner
+        return owner
+
+    def _hand_over(self, entry: Assigned, data: bytearray, *, eager: bool) -> Refused | None:
+        """Store here, or send away, or both.  [R1, R10]"""
+        mine = entry.owner == self.me
+        if mine or eager:
+            reason = self.member.store(data)
+            if reason is not None:
+                return Refused(ErrorCode.KAFKA_STORAGE_ERROR, reason)
+            entry.here = True
+            entry.stored = mine
+        if mine and eager:
+            self.member.push(bytes(data), self.me)
+        elif not mine:
+            stream = self._streams.setdefault(entry.owner, 0)
+            self.out.tell(entry.owner, RelayAppend(self.epoch, stream, eager, bytes(data)))
+        return None
+
+    def _assign(self, entry: Assigned, admitted: Admitted, now: Instant) -> None:
+        self.next_offset = admitted.next_offset
+        for noted in admitted.sequenced:
+            entry.producer = noted
+            self.producers.note(*noted, now // NS_PER_MS)
+        self.assigned.add(entry)
+        if self.assigned.pending_bytes >= self.settings.sync_max_bytes:
+            self.round_wanted = True
+
+    # What becomes of them.
+
+    def stored(self, source: BrokerId, base: int) -> None:
+        """A member has stored what it was given: acks=1 is answered.  [S004:4.4]"""
+        entry = self.assigned.at(base)
+        if entry is not None and entry.owner == source:
+            self._stored(entry)
+
+    def _stored(self, entry: Assigned) -> None:
+        entry.stored = True
+        if not entry.doubt:
+            self._answer(entry, (1,), Appended(entry.base, entry.end - 1))
+
+    def refused(self, source: BrokerId, base: int, stream: int) -> None:
+        """A member has not: what else is on its way to it, it refuses as well.  [G16]"""
+        if self._streams.get(source) == stream:
+            self._streams[source] = stream + 1
+        entry = self.assigned.at(base)
+        if entry is not None and entry.owner == source and not entry.stored:
+            self._doubt(entry)
+
+    def lost(self, member: BrokerId) -> None:
+        """A member is out of reach, or of the in-sync set: what it alone has is in doubt."""
+        for entry in list(self.assigned):
+            if entry.owner == member and not entry.doubt:
+                self._doubt(entry)
+
+    def _doubt(self, entry: Assigned) -> None:
+        """Only a round can tell now, or our own copy."""
+        self.round_wanted = True
+        if entry.here:
+            entry.owner = self.me
+            self._stored(entry)
+            return
+        entry.doubt = True
+        if entry.session is not None:
+            self._session(entry.session).doubts += 1
+
+    def _decided(self, entry: Assigned) -> None:
+        if entry.doubt:
+            entry.doubt = False
+            if entry.session is not None:
+                session = self._session(entry.session)
+                session.doubts = max(session.doubts - 1, 0)
+
+    def planned(self, start: int, end: int, seals: list[Span], now: Instant) -> None:
+        """A round has found out who has what: the rest will be sealed.  [R4]"""
+        failed: list[Assigned] = []
+        for entry in list(self.assigned):
+            if entry.base >= end:
+                break
+            if any(first < entry.end and entry.base < behind for first, behind in seals):
+                failed.append(entry)
+            else:  # but who has it may be gone before the others have: in doubt it stays
+                entry.stored = True
+                self._answer(entry, (1,), Appended(entry.base, entry.end - 1))
+        refused = Refused(
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            "the replica that had it is out of reach, and nobody else has it",
+        )
+        back: set[int] = set()
+        for entry in failed:
+            self._decided(entry)
+            # Who was told that it is stored does not send it again: its successor may come.
+            if entry.producer is not None and not entry.answered:
+                back.add(entry.producer[0])
+            self._answer(entry, (1, _ALL), refused)
+            self.assigned.remove(entry)
+        for producer_id in back:
+            stay = self.assigned.of_producer(producer_id)
+            self.producers.go_back(producer_id, stay, now // NS_PER_MS)
+
+    def committed(self, committed: int) -> None:
+        """S has moved: everything below is on every in-sync replica.  [R6]"""
+        producers: set[int] = set()
+        for entry in list(self.assigned):
+            if entry.base >= committed:
+                break
+            self._decided(entry)
+            if entry.producer is not None:
+                producers.add(entry.producer[0])
+            self._answer_all(entry)
+            self.assigned.remove(entry)
+        if producers:
+            busy = {each.producer[0] for each in self.assigned if each.producer is not None}
+            for producer_id in producers - busy:
+                self.producers.settle(producer_id)
+
+    def _answer_all(self, entry: Assigned) -> None:
+        """acks=all is told only now.  [I1]"""
+        self._answer(entry, (1, _ALL), Appended(entry.base, entry.end - 1))
+
+    def too_few(self) -> None:
+        """The in-sync set is below its minimum: nobody can say when S moves on.  [S004:4.4]"""
+        refused = Refused(
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            f"{len(self.office.isr)} replicas are in sync;"
+            f" {self.settings.min_insync_replicas} have to be",
+        )
+        for entry in list(self.assigned):
+            self._answer(entry, (_ALL,), refused)
+
+    def _answer(self, entry: Assigned, acks: tuple[int, ...], result: Appended | Refused) -> None:
+        for token in self.assigned.due(entry, acks):
+            entry.answered = entry.answered or isinstance(result, Appended)
+            self.out.add(Answer(token, result))
+
+    def round_end(self) -> int:
+        """E + 1 of a round that opens now: what is assigned, but no more than it can copy in its
+        time."""
+        size = 0
+        limit = _ROUND_FACTOR * self.settings.sync_max_bytes
+        for number, entry in enumerate(self.assigned):
+            size += entry.size
+            if size > limit or number >= _ROUND_REQUESTS_MAX:
+                return entry.end
+        return self.next_offset
+
+    def answered_below(self, end: int) -> bool:
+        """Whether it is known of every request below what became of it."""
+        for entry in self.assigned:
+            if entry.base >= end:
+                break
+            if not entry.stored and not entry.doubt:
+                return False
+        return True
+
+    def wanted(self) -> None:
+        """A consumer's fetch waits at S: with what is assigned, or with what comes next.  [R9]"""
+        if self.settings.sync_on_fetch:
+            self._parked_at = self.files.committed
+            if self.next_offset > self.files.committed:
+                self.round_wanted = True
+
+    def next_slow(self) -> Instant | None:
+        """When a member has had a batch for too long without a word.  [R5]"""
+        for entry in self.assigned:
+            if not entry.stored and not entry.doubt:
+                return Instant(entry.at + self.settings.round_timeout_ns)
+        return None
+
+    def slow(self, now: Instant) -> set[BrokerId]:
+        """Members that have."""
+        late = now - self.settings.round_timeout_ns
+        return {
+            entry.owner
+            for entry in self.assigned
+            if not entry.stored and not entry.doubt and entry.at <= late
+        } - {self.me}
+
+    # Orphans.
+
+    def orphan(self, source: BrokerId, offer: OrphanOffer, now: Instant) -> None:
+        """Give an orphan new offsets, unless it is there already.  [R8]"""
+        header = BatchHeader(*BATCH_HEADER.unpack(offer.header))
+        number = offer.number
+        known = self._known_orphan(header)
+        if known is not None:
+            self.out.tell(source, OrphanKnown(self.epoch, number, known))
+            return
+        base = self.next_offset
+        if (
+            not self.active
+            or source not in self.office.isr
+            or offer.committed != self.files.committed
+            or (header.base_offset >= self.files.committed and base > self.files.committed)
+            or self._unready(header.size_bytes, 1) is not None
+        ):
+            # It may be settled by the next round; we have to know what that settles.
+            self.round_wanted = self.round_wanted or self.active
+            self.out.tell(source, OrphanLater(self.epoch, number))
+            return
+        noted = sequenced(header, base)
+        if noted is not None:
+            producer_id, producer_epoch, batch = noted
+            verdict = self.producers.check(
+                producer_id, producer_epoch, batch.first_sequence, batch.last_sequence
+            )
+            if isinstance(verdict, Appended):
+                if verdict.base_offset < self.files.committed:
+                    self.out.tell(source, OrphanKnown(self.epoch, number, verdict.base_offset))
+                else:
+                    self.round_wanted = True
+                    self.out.tell(source, OrphanLater(self.epoch, number))
+                return
+        end = base + header.last_offset_delta + 1
+        entry = Assigned(base, end, source, None, header.size_bytes, now)
+        admitted = Admitted([], end, [] if noted is None else [noted])
+        self._assign(entry, admitted, now)
+        self.round_wanted = True
+        self.out.tell(source, OrphanPlace(self.epoch, number, base))
+
+    def _known_orphan(self, header: BatchHeader) -> int | None:
+        """Where it stands in our log, at the offset that it had."""
+        log = self.files.log
+        base = header.base_offset
+        if not log.start_offset <= base < self.files.committed:
+            return None
+        found = next(log.batches(base, base + 1), None)
+        if (
+            found is not None
+            and found.base_offset == base
+            and found.crc == header.crc
+            and found.leader_epoch == header.leader_epoch
+        ):
+            return base
+        return None

@@ -1,0 +1,106 @@
+"""One round as its original sees it: who has promised, who has what, who is done.  [R3-R7]
+
+Pure book-keeping; `active_active_rounds` says what to do when.
+"""
+
+import msgspec
+
+from orderwire.broker.replication.active_active_messages import Held, Pull
+from orderwire.broker.replication.spans import Span, common, missing, union
+from orderwire.broker.replication.view import BrokerId
+from orderwire.kernel import Instant
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Who copies what from whom, and what nobody has."""
+
+    seals: list[Held]
+    pulls: dict[BrokerId, list[Pull]]
+    """By the member that pulls."""
+
+
+class Round:
+    """A round, through all its attempts."""
+
+    def __init__(
+        self, number: int, start: int, end: int, members: tuple[BrokerId, ...], *, recovery: bool
+    ) -> None:
+        self.number = number
+        self.attempt = 0
+        self.start = start
+        self.end = end
+        """E + 1; a recovery finds it out."""
+        self.recovery = recovery
+        self.members = members
+        self.closed: dict[BrokerId, list[Held]] = {}
+        self.done: set[BrokerId] = set()
+        self.planned = False
+        self.deadline: Instant = Instant(0)
+        """When who has not answered leaves."""
+        self.told_at: Instant = Instant(0)
+        self.holes_since: Instant | None = None
+        """Since when it waits for somebody who may have what is missing.  [R4]"""
+        self.avoid: set[tuple[BrokerId, BrokerId]] = set()
+        """(a, b): a cannot get anything from b."""
+
+    def again(self, members: tuple[BrokerId, ...]) -> None:
+        """Begin another attempt with these.  [R5]"""
+        self.attempt += 1
+        self.members = members
+        self.closed.clear()
+        self.done.clear()
+        self.planned = False
+
+    @property
+    def awaited(self) -> list[BrokerId]:
+        """Whose answer is missing."""
+        have: set[BrokerId] | dict[BrokerId, list[Held]]
+        have = self.done if self.planned else self.closed
+        return [each for each in self.members if each not in have]
+
+    def held_end(self) -> int:
+        """One behind the highest offset that anybody has.  [R7]"""
+        return max([self.start, *(held[-1][1] for held in self.closed.values() if held)])
+
+    def holes(self) -> list[Span]:
+        """What nobody who promised has.  [R4]"""
+        have = union(run[:2] for held in self.closed.values() for run in held)
+        return missing(self.start, self.end, have)
+
+    def epoch_behind(self, offset: int, epoch: int) -> int:
+        """Of the next batch that somebody has from this offset on; else the round's own."""
+        behind = [
+            (first, of)
+            for held in self.closed.values()
+            for first, end, of in held
+            if end > offset and first < self.end
+        ]
+        return min(behind)[1] if behind else epoch
+
+    def plan(self, epoch: int, offers: dict[BrokerId, list[Span]], sealed: list[Span]) -> Plan:
+        """Say for each member what it lacks, and who has it.
+
+        `offers` are what members of no account have of the holes; `sealed` the other holes.
+        """
+        seals = [(first, end, self.epoch_behind(end, epoch)) for first, end in sealed]
+        have = {member: union(run[:2] for run in held) for member, held in self.closed.items()}
+        pulls: dict[BrokerId, list[Pull]] = {}
+        members = list(self.members)
+        for place, member in enumerate(members):
+            lacking = missing(self.start, self.end, union([*have[member], *sealed]))
+            wanted: list[Pull] = []
+            others = members[place + 1 :] + members[:place]
+            others.sort(key=lambda other, member=member: (member, other) in self.avoid)  # type: ignore[misc]
+            for source, spans in [
+                *((other, have[other]) for other in others),
+                *offers.items(),
+            ]:
+                if not lacking:
+                    break
+                found = common(lacking, spans)
+                wanted += [(source, first, end) for first, end in found]
+                taken = union(found)
+                lacking = [gap for span in lacking for gap in missing(*span, taken)]
+            assert not lacking, f"{member} lacks {lacking}, which nobody has"
+            pulls[member] = sorted(wanted, key=lambda pull: pull[1])
+        return Plan(seals, pulls)

@@ -1,0 +1,507 @@
+"""Drives the rounds of an active-active partition: opens, counts, shrinks, commits, lets in.
+
+Only an original has one, for its epoch.  [R3-R9, G1-G3, G6, G19]
+"""
+
+from orderwire.broker.replication.active_active_messages import (
+    CaughtUp,
+    Closed,
+    Collect,
+    Commit,
+    CommittedLog,
+    CopyFailed,
+    Done,
+    Held,
+    InSync,
+    RejoinFetch,
+    SyncClose,
+    SyncCopy,
+)
+from orderwire.broker.replication.active_active_original import Original
+from orderwire.broker.replication.active_active_round import Round
+from orderwire.broker.replication.effects import (
+    Advance,
+    Committed,
+    MemberJoined,
+    MemberRemoved,
+    Recovered,
+    RoundOpened,
+    Sealed,
+    SetSync,
+    Unlock,
+)
+from orderwire.broker.replication.settings import Coordination, HolePolicy
+from orderwire.broker.replication.spans import Span, common, union
+from orderwire.broker.replication.view import BrokerId
+from orderwire.kernel import NS_PER_MS, Instant
+
+_REPEAT_NS = 100 * NS_PER_MS
+"""A member that was not open yet missed what it was told: it is told again."""
+
+_RECOVERY_FACTOR = 10
+"""A recovery may have to copy everything that waited for rounds."""
+
+
+class _Joining:
+    """A replica outside the in-sync set that has what was committed a while ago.  [R8]"""
+
+    def __init__(self, end: int, until: Instant) -> None:
+        self.end = end
+        """It has everything below."""
+        self.until = until
+        """No round opens before, so that it can catch up."""
+        self.sent = -1
+
+
+class Rounds:
+    """All rounds of one epoch, one at a time."""
+
+    def __init__(self, original: Original, now: Instant) -> None:
+        self.original = original
+        self.files = original.files
+        self.member = original.member
+        self.office = original.office
+        self.links = original.links
+        self.settings = original.settings
+        self.out = original.out
+        self.round: Round | None = None
+        self.count = 0
+        """Rounds that were committed."""
+        self.sealed = 0
+        """Offsets that nobody had."""
+        self._number = 0
+        self._ended_at: Instant = Instant(now - self.settings.sync_min_gap_ns)
+        self._retry_at: Instant | None = None
+        self._joining: dict[BrokerId, _Joining] = {}
+        self._offers: dict[BrokerId, list[Held]] = {}
+        self._asked: dict[BrokerId, RejoinFetch] = {}
+        """Who wants in while we recover."""
+        self._reported: set[BrokerId] = set()
+        """Outsiders that said what they have since this round opened."""
+        self.recovered_end = 0
+        """Offsets from here on are of our epoch."""
+        self._drain_end: int | None = None
+        self.links.look_anew()
+        self._open(recovery=True, now=now)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose rounds these are."""
+        return self.original.epoch
+
+    @property
+    def sync_end(self) -> int:
+        """E + 1 of the open round; S + 1 while there is none."""
+        return self.files.committed if self.round is None else max(self.round.end, self.round.start)
+
+    def lag(self) -> dict[BrokerId, int | None]:
+        """How many committed offsets each replica lacks; None: nobody knows."""
+        view = self.office.view
+        assert view is not None
+        lag: dict[BrokerId, int | None] = {}
+        for each in view.replicas:
+            one = self._joining.get(each)
+            lag[each] = (
+                0
+                if each in view.isr
+                else None
+                if one is None
+                else (max(self.files.committed - one.end, 0))
+            )
+        return lag
+
+    # What is due.
+
+    def step(self, now: Instant) -> None:
+        """Do what can be done now."""
+        self.out.extend(self.office.wake(now))
+        self._remove_late(now)
+        self._let_in(now)
+        if self.round is None:
+            if self._may_open(now) and self._drained():
+                self._open(recovery=False, now=now)
+        else:
+            self._drive(self.round, now)
+
+    def next_deadline(self, now: Instant) -> Instant | None:
+        """When something is due."""
+        times: list[Instant | None] = [self.office.next_deadline(), self._retry_at]
+        for each in self.office.isr:
+            if each != self.office.me and not self.links.up(each) and not self.office.changing:
+                since = self.links.silent_since(each, now)
+                times.append(Instant(since + self.settings.link_grace_ns))
+        if not self.office.changing:
+            times.append(self.original.next_slow())
+        running = self.round
+        if running is not None:
+            if running.holes_since is None:
+                times.append(running.deadline)
+                if not running.planned:
+                    times.append(Instant(running.told_at + _REPEAT_NS))
+            elif self.settings.hole_policy is HolePolicy.SEAL:
+                times.append(Instant(running.holes_since + self.settings.hole_timeout_ns))
+        elif self._has_work():
+            gap = Instant(self._ended_at + self.settings.sync_min_gap_ns)
+            period = Instant(self._ended_at + self.settings.sync_interval_ns)
+            due = gap if self.original.round_wanted else max(gap, period)
+            times.append(max([due, *(each.until for each in self._joining.values())]))
+        return min((each for each in times if each is not None), default=None)
+
+    def _has_work(self) -> bool:
+        return (
+            self.original.active
+            and self.original.next_offset > self.files.committed
+            and len(self.office.isr) >= self.settings.min_insync_replicas
+            and not self.office.changing
+        )
+
+    def _may_open(self, now: Instant) -> bool:
+        """[R9] Somebody wants a round, or it is time; but they are some way apart."""
+        if not self._has_work() or now < self._ended_at + self.settings.sync_min_gap_ns:
+            return False
+        if any(now < each.until for each in self._joining.values()):
+            return False
+        period = self._ended_at + self.settings.sync_interval_ns
+        return self.original.round_wanted or now >= period
+
+    # Opening.
+
+    def _drained(self) -> bool:
+        """Whether what the round will cover has arrived: a watch may overtake it.  [G1]
+
+        Over one connection it cannot; and what is refused, its producer has to send again.
+        """
+        if self.settings.coordination is Coordination.RPC:
+            return True
+        if self._drain_end is None:
+            self._drain_end = self.original.round_end()
+        return self.original.answered_below(self._drain_end)
+
+    def closers(self) -> tuple[BrokerId, ...]:
+        """Who has to promise, and to be done: the whole in-sync set.  [R6, R7]"""
+        return self.office.isr
+
+    def _open(self, *, recovery: bool, now: Instant) -> None:
+        self._number += 1
+        self.original.round_wanted = False
+        end = -1
+        if not recovery:
+            end = self._drain_end or self.original.round_end()
+            self.original.round_wanted = end < self.original.next_offset
+            self._drain_end = None
+        self.round = running = Round(
+            self._number, self.files.committed, end, self.closers(), recovery=recovery
+        )
+        running.deadline = Instant(now + self.settings.round_timeout_ns)
+        self._reported.clear()
+        self._begin_attempt(running, now)
+
+    def _begin_attempt(self, running: Round, now: Instant) -> None:
+        """Ask for promises.  [R3, R7]"""
+        running.told_at = now
+        running.holes_since = None
+        self._retry_at = None
+        end = max(running.end, running.start)
+        self.out.note(RoundOpened(self.epoch, running.number, running.attempt, running.start, end))
+        if (
+            self.settings.coordination is Coordination.ZOOKEEPER
+            and not running.recovery
+            and running.attempt == 0
+        ):
+            self.out.add(SetSync(None, running.end, self.epoch, running.number))
+            self._ask(running, self.office.me)
+            return
+        for each in running.members:
+            self._ask(running, each)
+
+    def _ask(self, running: Round, member: BrokerId) -> None:
+        number, attempt = running.number, running.attempt
+        if running.recovery:
+            self.out.tell(member, Collect(self.epoch, number, attempt))
+        else:
+            message = SyncClose(self.epoch, number, attempt, running.start, running.end)
+            self.out.tell(member, message)
+
+    def _again(self, running: Round, now: Instant) -> None:
+        """Another attempt, with who is in sync now.  [R5]"""
+        running.again(self.closers())
+        running.deadline = Instant(now + self.settings.round_timeout_ns)
+        self._begin_attempt(running, now)
+
+    # Progress.
+
+    def _drive(self, running: Round, now: Instant) -> None:
+        if self._retry_at is not None and now >= self._retry_at:
+            self._again(running, now)
+            return
+        if running.holes_since is not None:
+            self._plan(running, now)
+            return
+        if not running.planned and now >= running.told_at + _REPEAT_NS:
+            running.told_at = now  # watches may be missed, replicas may have been closed  [G14]
+            for each in running.awaited:
+                self._ask(running, each)
+        if now >= running.deadline:
+            running.deadline = Instant(now + self.settings.round_timeout_ns)
+            late = set(running.awaited) - {self.office.me}
+            self._remove(late, "its round took too long", now)
+
+    def closed(self, source: BrokerId, message: Closed, now: Instant) -> None:
+        """A member has promised.  [R3]"""
+        running = self._current(message.round, message.attempt)
+        if running is None or running.planned or source not in running.members:
+            return
+        running.closed[source] = message.held
+        if running.recovery:  # what somebody has seen committed is committed
+            running.start = max(running.start, message.committed)
+        if not running.awaited:
+            self._plan(running, now)
+
+    def _plan(self, running: Round, now: Instant) -> None:
+        """Find the holes, and say who copies what.  [R4, R5]"""
+        if running.recovery:
+            running.end = running.held_end()
+        holes = running.holes()
+        offers = self._offered(running, holes)
+        sealed = [
+            hole for hole in holes if not any(common([hole], each) for each in offers.values())
+        ]
+        if sealed and not self._may_seal(running, now):
+            return
+        running.holes_since = None
+        running.planned = True
+        if running.recovery:  # nobody knows how much it is
+            running.deadline = Instant(now + _RECOVERY_FACTOR * self.settings.round_timeout_ns)
+        plan = running.plan(self.epoch, offers, sealed)
+        for first, end, _ in plan.seals:
+            self.sealed += end - first
+            self.out.note(Sealed(self.epoch, first, end - 1))
+        self.original.planned(running.start, running.end, sealed, now)
+        for member in running.members:
+            message = SyncCopy(
+                self.epoch,
+                running.number,
+                running.attempt,
+                running.end,
+                plan.pulls[member],
+                plan.seals,
+                now // NS_PER_MS,
+            )
+            self.out.tell(member, message)
+
+    def _may_seal(self, running: Round, now: Instant) -> bool:
+        """Whether nobody is waited for who may have what is missing.  [R4]"""
+        view = self.office.view
+        assert view is not None
+        outside = set(view.replicas) - set(view.isr) - self._reported
+        if not outside:
+            return True
+        if running.holes_since is None:
+            running.holes_since = now
+        if self.settings.hole_policy is HolePolicy.WAIT:
+            return False
+        return now >= running.holes_since + self.settings.hole_timeout_ns
+
+    def _offered(self, running: Round, holes: list[Span]) -> dict[BrokerId, list[Span]]:
+        """Holes of this epoch that an outsider has: offset and epoch name a batch."""
+        offers: dict[BrokerId, list[Span]] = {}
+        if running.recovery:
+            return offers
+        begin = self.recovered_end
+        left = [hole for hole in holes if hole[0] >= begin]
+        for broker, held in self._offers.items():
+            ours = union(run[:2] for run in held if run[2] == self.epoch)
+            whole = [hole for hole in left if common([hole], ours) == [hole]]
+            if whole:
+                offers[broker] = whole
+                left = [hole for hole in left if hole not in whole]
+        return offers
+
+    def copy_failed(self, source: BrokerId, message: CopyFailed, now: Instant) -> None:
+        """Two members cannot reach each other, or one has lost what it had."""
+        running = self._current(message.round, message.attempt)
+        if running is None or not running.planned:
+            return
+        running.avoid.add((source, message.source))
+        self._offers.pop(message.source, None)
+        if self._retry_at is None:  # who has a way to it may have it by then
+            self._retry_at = Instant(now + self.settings.sync_min_gap_ns)
+
+    def done(self, source: BrokerId, message: Done, now: Instant) -> None:
+        """A member has everything, durably.  [R5]"""
+        running = self._current(message.round, message.attempt)
+        if running is None or not running.planned or source not in running.members:
+            return
+        running.done.add(source)
+        if running.awaited:
+            return
+        self._finish(running, now)
+
+    def _current(self, number: int, attempt: int) -> Round | None:
+        running = self.round
+        if running is None or (number, attempt) != (running.number, running.attempt):
+            return None
+        return running
+
+    # The end.
+
+    def _finish(self, running: Round, now: Instant) -> None:
+        """Every in-sync replica has it: commit, unless they are too few.  [R6, S004:4.4]"""
+        self.round = None
+        self._ended_at = now
+        self._retry_at = None
+        if len(self.office.isr) >= self.settings.min_insync_replicas:
+            self.count += 1
+            self._commit(running.end, running.number, now)
+        elif running.recovery:
+            self._commit(running.start, running.number, now)
+        if running.recovery:
+            self.recovered_end = running.end
+            self.original.begin()
+            self.out.note(Recovered(self.epoch, running.end))
+            asked, self._asked = self._asked, {}
+            for source, message in asked.items():
+                self.rejoin(source, message, now)
+        self._offers.clear()
+        if self.settings.coordination is Coordination.ZOOKEEPER:
+            self.out.add(Unlock())
+
+    def _commit(self, committed: int, number: int, now: Instant) -> None:
+        """S := E.  [R6]"""
+        if self.files.commit(committed, now):
+            self.out.add(Advance(self.files.committed))
+            self.out.note(Committed(self.epoch, number, self.files.committed))
+            # Where a round began by `syncEnd`, that is written already.
+            written = self.settings.coordination is Coordination.ZOOKEEPER and self.original.active
+            end = None if written else self.files.committed
+            self.out.add(SetSync(self.files.committed, end, self.epoch, number))
+        self.original.committed(self.files.committed)
+        for each in self.office.isr:
+            if each != self.office.me:
+                self.tell_committed(each)
+
+    def tell_committed(self, member: BrokerId) -> None:
+        """Let a member know S.  [R6]"""
+        message = Commit(
+            self.epoch,
+            self.files.committed,
+            self.original.next_offset,
+            min(self.files.log.start_offset, self.files.committed),
+        )
+        self.out.tell(member, message)
+
+    # Who is in sync.
+
+    def viewed(self, before: tuple[BrokerId, ...], now: Instant) -> None:
+        """The in-sync set is what we wanted, or not."""
+        isr = self.office.isr
+        for gone in sorted(set(before) - set(isr)):
+            self.original.lost(gone)
+        for new in sorted(set(isr) - set(before)):
+            self._joining.pop(new, None)
+            self.out.note(MemberJoined(self.epoch, new))
+            self.tell_committed(new)
+        if before != isr:
+            if len(isr) < self.settings.min_insync_replicas:
+                self.original.too_few()
+            if self.round is not None:
+                self._again(self.round, now)
+
+    def heard(self, broker: BrokerId, now: Instant) -> None:
+        """A member is there (again): what it had promised before, it may not know any more."""
+        if broker not in self.office.isr:
+            return
+        if self.original.active:
+            self.tell_committed(broker)
+        running = self.round
+        if running is not None and (running.planned or broker in running.closed):
+            self._again(running, now)
+        elif running is not None:
+            self._ask(running, broker)
+
+    def disconnected(self, broker: BrokerId) -> None:
+        """A peer is out of reach."""
+        self._joining.pop(broker, None)
+        self._asked.pop(broker, None)
+        self._offers.pop(broker, None)
+        self.original.lost(broker)
+
+    def _remove_late(self, now: Instant) -> None:
+        """Who has been out of reach for too long, or leaves batches lie.  [R5]"""
+        late = {
+            each
+            for each in self.office.isr
+            if each != self.office.me
+            and not self.links.up(each)
+            and now >= self.links.silent_since(each, now) + self.settings.link_grace_ns
+        }
+        self._remove(late, "it is out of reach", now)
+        self._remove(self.original.slow(now) & set(self.office.isr), "it does not store", now)
+
+    def _remove(self, members: set[BrokerId], reason: str, now: Instant) -> None:
+        """Ask for an in-sync set without these.  [R5]"""
+        if not members or self.office.changing:
+            return
+        isr = tuple(each for each in self.office.isr if each not in members)
+        self.out.extend(self.office.change(isr, now))
+        for each in sorted(members):
+            self.out.note(MemberRemoved(self.epoch, each, reason))
+
+    # Who wants in.  [R8]
+
+    def rejoin(self, source: BrokerId, message: RejoinFetch, now: Instant) -> None:
+        """An outsider asks for what is committed."""
+        view = self.office.view
+        assert view is not None
+        if source in view.isr:
+            self.out.tell(source, InSync(self.epoch, view.version))
+            return
+        if source not in view.replicas:
+            return
+        self._offers[source] = message.held
+        self._reported.add(source)
+        if not self.original.active:
+            self._asked[source] = message
+            if self.round is not None and self.round.holes_since is not None:
+                self._plan(self.round, now)
+            return
+        if self.files.committed < message.committed <= self.files.log.end_offset:
+            self._commit(message.committed, self._number, now)  # somebody has seen it committed
+        self._joining.pop(source, None)
+        self._send_committed(source, message.offset)
+        if self.round is not None and self.round.holes_since is not None:
+            self._plan(self.round, now)
+
+    def _send_committed(self, to: BrokerId, offset: int) -> None:
+        log = self.files.log
+        at = max(offset, log.start_offset)
+        records = b""
+        if at < self.files.committed:
+            found = log.copy(at, self.settings.message_bytes_max, self.files.committed)
+            assert isinstance(found, bytes), found
+            records = found
+        start = min(log.start_offset, self.files.committed)
+        self.out.tell(to, CommittedLog(self.epoch, offset, self.files.committed, start, records))
+
+    def caught_up(self, source: BrokerId, message: CaughtUp, now: Instant) -> None:
+        """An outsider has all that was committed when it asked."""
+        if source in self.office.isr or not self.original.active or not self.links.up(source):
+            return
+        # It gets what was committed meanwhile, and no round opens before it has told.
+        self._joining[source] = _Joining(message.end, Instant(now + self.settings.round_timeout_ns))
+
+    def _let_in(self, now: Instant) -> None:
+        """Add who has everything that is committed, between rounds.  [R8]"""
+        for broker in [each for each, one in self._joining.items() if one.until <= now]:
+            del self._joining[broker]
+        if self.round is not None or self.office.changing or not self._joining:
+            return
+        ready = [each for each, one in self._joining.items() if one.end >= self.files.committed]
+        if ready:
+            isr = tuple(sorted({*self.office.isr, *ready}))
+            self.out.extend(self.office.change(isr, now))
+            return
+        for broker, one in self._joining.items():
+            if one.sent < self.files.committed:
+                one.sent = self.files.committed
+                self._send_committed(broker, one.end)

@@ -1,0 +1,60 @@
+"""Which peers a replica can talk to."""
+
+import msgspec
+
+from orderwire.broker.replication.view import BrokerId
+from orderwire.kernel import Instant
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello", gc=False):
+    """The first word over a connection: my replica of the partition is open."""
+
+    epoch: int
+    """The highest that I know."""
+    answer: bool
+    """Whether I have not heard you yet."""
+
+
+class Links:
+    """Connections, and who was heard over them.
+
+    A connection between brokers says nothing of one partition: what is sent before the peer has
+    opened its replica is dropped there.  So a peer is up once it was heard.
+    """
+
+    def __init__(self) -> None:
+        self._connected: set[BrokerId] = set()
+        self._heard: set[BrokerId] = set()
+        self._silent_since: dict[BrokerId, Instant] = {}
+
+    def up(self, broker: BrokerId) -> bool:
+        """Whether what is sent arrives, as far as we know."""
+        return broker in self._heard
+
+    def connected(self, broker: BrokerId) -> None:
+        """There is a connection; nothing was heard over it."""
+        self._connected.add(broker)
+
+    def heard(self, broker: BrokerId) -> bool:
+        """Something has come; returns whether it is the first of this connection."""
+        if broker in self._heard or broker not in self._connected:
+            return False
+        self._heard.add(broker)
+        self._silent_since.pop(broker, None)
+        return True
+
+    def disconnected(self, broker: BrokerId, now: Instant) -> bool:
+        """The connection is gone; returns whether the peer was up."""
+        self._connected.discard(broker)
+        up = broker in self._heard
+        self._heard.discard(broker)
+        self._silent_since.setdefault(broker, now)
+        return up
+
+    def silent_since(self, broker: BrokerId, now: Instant) -> Instant:
+        """Since when a peer that is not up is not; from now on, if nobody has looked before."""
+        return self._silent_since.setdefault(broker, now)
+
+    def look_anew(self) -> None:
+        """Who is not up has from now on the time to come."""
+        self._silent_since.clear()
