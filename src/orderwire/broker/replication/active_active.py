@@ -94,7 +94,7 @@ class ActiveActiveReplica:
 
     def make_member(self) -> Member:
         """What every replica does."""
-        return Member(self.files, self.office, self.settings, self.out)
+        return Member(self.files, self.office, self.links, self.settings, self.out)
 
     def make_original(self, epoch: int) -> Original:
         """What an original does."""

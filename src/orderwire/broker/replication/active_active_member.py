@@ -23,6 +23,7 @@ from orderwire.broker.replication.active_active_messages import (
     SyncPull,
 )
 from orderwire.broker.replication.effects import Advance, Sync
+from orderwire.broker.replication.links import Links
 from orderwire.broker.replication.office import Office
 from orderwire.broker.replication.outbox import Outbox
 from orderwire.broker.replication.seal import Seal
@@ -63,10 +64,16 @@ class Member:
     """What every replica does for its original."""
 
     def __init__(
-        self, files: ReplicaFiles, office: Office, settings: ReplicationSettings, out: Outbox
+        self,
+        files: ReplicaFiles,
+        office: Office,
+        links: Links,
+        settings: ReplicationSettings,
+        out: Outbox,
     ) -> None:
         self.files = files
         self.office = office
+        self.links = links
         self.settings = settings
         self.out = out
         self.closed: int | None = None
@@ -134,7 +141,7 @@ class Member:
     def push(self, records: bytes, source: BrokerId) -> None:
         """Copy to the peers what a round would make them ask for.  [R10]"""
         for peer in self.office.isr:
-            if peer not in (self.office.me, source):
+            if peer not in (self.office.me, source) and self.links.up(peer):
                 self.out.tell(peer, Copied(self.files.known_epoch, records))
 
     def copied(self, message: Copied) -> None:
@@ -170,8 +177,6 @@ class Member:
         """Get what we lack and write it all into the log.  [R5]"""
         self.closed = max(self.closed or 0, plan.end)
         self._copying = copying = _Copying(source, plan)
-        for peer, each in copying.sources.items():
-            self._ask(copying, peer, each)
         self._write(copying, now)
 
     def pull(self, source: BrokerId, message: SyncPull) -> None:
@@ -222,6 +227,9 @@ class Member:
         self._write(copying, now)
 
     def _ask(self, copying: _Copying, peer: BrokerId, each: _Source) -> None:
+        if not self.links.up(peer):
+            self._fail(copying, peer)
+            return
         each.asked = True
         plan = copying.plan
         message = SyncPull(plan.epoch, plan.round, plan.attempt, list(each.left))
@@ -249,7 +257,7 @@ class Member:
             if self._copying is not copying:
                 return
         for peer, each in copying.sources.items():
-            if each.left and not each.pieces and not each.asked:
+            if each.left and not each.pieces and not each.asked and self._copying is copying:
                 self._ask(copying, peer, each)
         self.synced(now)
 

@@ -86,11 +86,19 @@ def test_what_is_not_in_place_is_refused_with_numbers() -> None:
 
 def test_producers_are_noted_and_not_judged() -> None:
     log = open_log(MemoryStorage())
-    for number, sequence in enumerate((40, 7, 8)):  # as no producer would
+    for number, sequence in enumerate((7, 40, 41)):  # as no producer would
         log.append_placed(placed(number, 0, b"v", producer=(9, 0, sequence)), NOW_MS)
-    again = log.append(batch(b"v", producer=(9, 0, 8)), 0, NOW_MS)
+    again = log.append(batch(b"v", producer=(9, 0, 41)), 0, NOW_MS)
     assert again == Appended(2, 2, duplicate=True)
-    assert log.append(batch(b"v", producer=(9, 0, 9)), 0, NOW_MS) == Appended(3, 3)
+    assert log.append(batch(b"v", producer=(9, 0, 42)), 0, NOW_MS) == Appended(3, 3)
+
+
+def test_what_is_published_again_does_not_take_its_producer_back() -> None:
+    log = open_log(MemoryStorage())
+    for number, sequence in enumerate((40, 41, 12)):
+        log.append_placed(placed(number, 0, b"v", producer=(9, 0, sequence)), NOW_MS)
+    log.append_placed(placed(3, 0, b"v", producer=(9, 0, 0)), NOW_MS)
+    assert log.append(batch(b"v", producer=(9, 0, 42)), 0, NOW_MS) == Appended(4, 4)
 
 
 def test_headers_of_a_range() -> None:
