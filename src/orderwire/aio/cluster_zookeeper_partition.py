@@ -297,7 +297,7 @@ class FollowedPartition(Worker):
                 await self._change(resign(paths, now, self._me, epoch))
                 self._view_due = True
             case SetSync():
-                if await self._change(set_sync(paths, now, effect)) is None:
+                if await self._change(set_sync(paths, now, self._me, effect)) is None:
                     self._view_due = True
             case Lock():
                 with contextlib.suppress(ZnodeExists):  # Then it is a heartbeat.
@@ -337,7 +337,7 @@ class FollowedPartition(Worker):
                 effect.epoch,
                 effect.round,
             )
-            operations = set_sync(self.paths, now, part)
+            operations = set_sync(self.paths, now, self._me, part)
             if operations is not None:
                 with contextlib.suppress(MultiRefused):
                     await self.scope.client.multi(*operations)

@@ -108,11 +108,16 @@ def change_isr(
     )
 
 
-def set_sync(paths: PartitionPaths, now: Seen, wish: SetSync) -> tuple[Operation, ...] | None:
-    """Write `syncStart` and `syncEnd` in an epoch; None when it is over."""
-    if now.epoch != wish.epoch:
+def set_sync(
+    paths: PartitionPaths, now: Seen, me: BrokerId, wish: SetSync
+) -> tuple[Operation, ...] | None:
+    """Write `syncStart` and `syncEnd` as original of an epoch; None when that is over."""
+    if now.epoch != wish.epoch or now.original is None or now.original.id != me:
         return None
-    operations: list[Operation] = [Check(paths.epoch, now.epoch_version)]
+    operations: list[Operation] = [
+        Check(paths.epoch, now.epoch_version),
+        Check(paths.original),
+    ]
     for path, offset in ((paths.sync_start, wish.start), (paths.sync_end, wish.end)):
         if offset is not None:
             operations.append(Set(path, SyncMark(offset, wish.epoch, wish.round).encode()))
