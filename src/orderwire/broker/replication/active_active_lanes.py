@@ -29,7 +29,6 @@ from orderwire.broker.replication.effects import (
     Effects,
     Elect,
     Note,
-    Resign,
     Tell,
 )
 from orderwire.broker.replication.lane import whole_batches
@@ -56,6 +55,7 @@ from orderwire.broker.replication.lane_order import Placed
 from orderwire.broker.replication.lane_producers import LaneProducers, Request
 from orderwire.broker.replication.lane_store import LaneStore, LaneSync
 from orderwire.broker.replication.lane_waiting import Waiting, WaitingRequests
+from orderwire.broker.replication.office import Office
 from orderwire.broker.replication.replica import SyncWork
 from orderwire.broker.replication.settings import ReplicationSettings
 from orderwire.broker.replication.view import BrokerId, PartitionView
@@ -89,7 +89,7 @@ class ActiveActiveLanes:
         self.high_watermark = min(
             max(last.committed, self.store.kept.high_watermark), last.end_offset
         )
-        self.view: PartitionView | None = None
+        self.office = Office(me, settings.round_timeout_ns)
         self.links: set[BrokerId] = set()
         self.lost_at: dict[int, Instant] = {}
         """When a connection that was there broke."""
@@ -98,8 +98,6 @@ class ActiveActiveLanes:
         self.original: LaneOriginal | None = None
         """While we are."""
         self.member = LaneMember(self)
-        self._contended: int | None = None
-        """The epoch in which we wanted to be original, in this session."""
         self._open = False
         """Whether our lane takes batches: the original has told us how far it is ordered."""
         self._pushed: dict[BrokerId, int] = {}
@@ -126,14 +124,19 @@ class ActiveActiveLanes:
     # What is known.
 
     @property
+    def view(self) -> PartitionView | None:
+        """The newest we were told."""
+        return self.office.view
+
+    @property
     def isr(self) -> tuple[BrokerId, ...]:
         """The in-sync set, as far as we know."""
-        return self.view.isr if self.view is not None else ()
+        return self.office.isr
 
     @property
     def in_sync(self) -> bool:
         """Whether we are in it."""
-        return self.me in self.isr
+        return self.office.in_sync
 
     @property
     def known_epoch(self) -> int:
@@ -159,32 +162,27 @@ class ActiveActiveLanes:
 
     def viewed(self, view: PartitionView, now: Instant) -> Effects:
         """Take what ZooKeeper says."""
-        known = self.view
-        if known is not None and (view.epoch, view.version) < (known.epoch, known.version):
+        office = self.office
+        said = office.viewed(view)
+        if said is None:
             return []
-        self.view = view
-        effects: Effects = []
+        effects: Effects = [
+            each for each in said if self.store.last.whole or not isinstance(each, Elect)
+        ]
         fresh = view.epoch > self.known_epoch
-        if fresh:
-            self.raise_epoch(view.epoch)
-        if self.original is not None and (
-            view.original != self.me or view.epoch != self.original.epoch
-        ):
+        self.raise_epoch(view.epoch)
+        if self.original is not None and office.epoch != self.original.epoch:
             effects += self._depose("ZooKeeper names another, or nobody")
         if not self.in_sync:
             effects += self._left_out()
-        if view.original is None:
-            if self.in_sync and self.store.last.whole:
-                self._contended = view.epoch
-                effects.append(Elect(view.epoch))
-        elif view.original == self.me:
-            if self.original is not None:
-                effects += self.original.viewed(now)
-            elif fresh and self._contended == view.epoch - 1:
+        if self.original is not None:
+            effects += self.original.viewed(now)
+        elif office.epoch is not None:
+            if fresh:
                 effects += self._elected(view.epoch, now)
-            else:  # of an earlier life or session of ours
-                effects.append(Resign(view.epoch))
-        else:
+            else:  # an earlier life of ours has acted in this epoch
+                effects += office.resign()
+        elif view.original is not None and view.original != self.me:
             effects += self.member.viewed(now)
         last = self.store.last
         if last.whole and last.epoch == self.known_epoch:
@@ -193,10 +191,8 @@ class ActiveActiveLanes:
 
     def session_lost(self, now: Instant) -> Effects:
         """Stop being original at once.  [S004:4.6]"""
-        self._contended = None
-        if self.original is None:
-            return []
-        return self._depose("the session is lost")
+        self.office.lose()
+        return [] if self.original is None else self._depose("the session is lost")
 
     def _elected(self, epoch: int, now: Instant) -> Effects:
         self.member.stop()
@@ -207,7 +203,6 @@ class ActiveActiveLanes:
         assert self.original is not None
         epoch = self.original.epoch
         self.original = None
-        self._contended = None
         return [Note(Deposed(epoch, reason)), *self._refuse_asked()]
 
     def _left_out(self) -> Effects:
@@ -236,6 +231,7 @@ class ActiveActiveLanes:
         self.raise_epoch(epoch)
         if self.original is None or self.original.epoch >= epoch:
             return []
+        self.office.lose()
         return self._depose(f"epoch {epoch} is under way")
 
     # Links.
@@ -271,7 +267,7 @@ class ActiveActiveLanes:
                 effects.append(Answer(token, refused))
         if self.original is not None:
             return effects + self.original.disconnected(broker, now)
-        if self.view is not None and self.view.original == broker:
+        if self.office.original == broker:
             effects += self._refuse_asked()
         self.member.disconnected(broker)
         return effects
@@ -342,7 +338,7 @@ class ActiveActiveLanes:
         return self._hand_on(BrokerId(owner), request, records)
 
     def _ask(self, producer_id: int, request: Request, records: Buffer) -> Effects:
-        original = self.view.original if self.view is not None else None
+        original = self.office.original
         if original is None or original not in self.links:
             refused = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the original is not there to ask")
             return [Answer(request.token, refused)]
@@ -584,13 +580,14 @@ class ActiveActiveLanes:
 
     def wake(self, now: Instant) -> Effects:
         """Act on every deadline at or before `now`."""
+        effects = self.office.wake(now)
         if self.original is not None:
-            return self.original.wake(now) + self.member.wake(now)
-        return self.member.wake(now)
+            effects += self.original.wake(now)
+        return effects + self.member.wake(now)
 
     def next_deadline(self) -> Instant | None:
         """When `wake` is next due."""
-        due = [self.member.next_deadline()]
+        due = [self.member.next_deadline(), self.office.next_deadline()]
         if self.original is not None:
             due.append(self.original.next_deadline())
         return min((each for each in due if each is not None), default=None)

@@ -14,7 +14,6 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from orderwire.broker.replication.effects import (
-    ChangeIsr,
     Committed,
     Effects,
     Elected,
@@ -83,8 +82,8 @@ class LaneOriginal:
         """Out of sync, but they have our log and take cuts."""
         self._joining: set[BrokerId] = set()
         """Learners that rounds wait for."""
-        self._changing: ChangeIsr | None = None
-        self._changed_at = now
+        self._asked_for: tuple[BrokerId, ...] = ()
+        """The in-sync set that ZooKeeper was asked for last."""
         self._since = now
         """When the phase or the round began."""
         self._next_round = now
@@ -96,8 +95,8 @@ class LaneOriginal:
     def members(self) -> set[BrokerId]:
         """Whom a commit waits for: who is in sync, or may be as soon as ZooKeeper says so."""
         members = set(self._replica.isr) | self._joining
-        if self._changing is not None:
-            members.update(self._changing.isr)
+        if self._replica.office.changing:
+            members.update(self._asked_for)
         return members
 
     def _others(self) -> list[BrokerId]:
@@ -165,8 +164,6 @@ class LaneOriginal:
         """ZooKeeper may have another in-sync set."""
         view = self._replica.view
         assert view is not None
-        if self._changing is not None and view.version != self._changing.version:
-            self._changing = None
         effects: Effects = []
         before, self._isr = set(self._isr), view.isr
         for member in view.isr:
@@ -265,7 +262,7 @@ class LaneOriginal:
 
     def _admit(self, now: Instant) -> Effects:
         """Add replicas to the in-sync set that have all that is committed.  [R8]"""
-        if self._changing is not None or not self.recovered:
+        if self._replica.office.changing or not self.recovered:
             return []
         view = self._replica.view
         assert view is not None
@@ -279,11 +276,11 @@ class LaneOriginal:
         return self._change(ready | set(view.isr), now)
 
     def _change(self, members: set[BrokerId], now: Instant) -> Effects:
-        view = self._replica.view
-        assert view is not None
-        self._changing = ChangeIsr(tuple(sorted(members)), view.version, self.epoch)
-        self._changed_at = now
-        return [self._changing]
+        isr = tuple(sorted(members))
+        effects = self._replica.office.change(isr, now)
+        if effects:
+            self._asked_for = isr
+        return effects
 
     def _pending(self) -> bool:
         """Whether a lane has something that is not ordered."""
@@ -392,13 +389,7 @@ class LaneOriginal:
     def wake(self, now: Instant) -> Effects:
         """Act on every deadline at or before `now`."""
         effects: Effects = []
-        changing = self._changing
-        timeout = self._replica.settings.round_timeout_ns
-        if changing is not None:
-            if self._changed_at + timeout <= now:
-                self._changed_at = now
-                effects.append(changing)
-        else:
+        if not self._replica.office.changing:
             late = {each for each in self._late() if self._limit(each) <= now}
             if late:
                 self._joining -= late
@@ -418,9 +409,8 @@ class LaneOriginal:
 
     def next_deadline(self) -> Instant | None:
         """When `wake` is next due."""
-        if self._changing is not None:
-            due = [Instant(self._changed_at + self._replica.settings.round_timeout_ns)]
-        else:
+        due: list[Instant] = []
+        if not self._replica.office.changing:
             due = [self._limit(each) for each in self._late()]
         if self.phase is Phase.ORDERING and self._complete and self.recovered and self._pending():
             due.append(self._next_round)
