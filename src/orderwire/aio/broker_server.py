@@ -5,7 +5,7 @@ import logging
 import secrets
 from asyncio import AbstractEventLoop, Server, TimerHandle
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -28,6 +28,7 @@ from orderwire.broker.replies import Reply
 from orderwire.broker.security.guard import FileSecurityStore, Guard, SecuritySettings
 from orderwire.broker.security.login import Login
 from orderwire.broker.settings import BrokerSettings
+from orderwire.broker.topic_config import Refusal
 from orderwire.broker.topics import Topic
 from orderwire.kernel import NS_PER_S, Instant
 from orderwire.kernel.errors import OrderwireError, RemoteProtocolError
@@ -185,7 +186,7 @@ class BrokerServer:
                 advertise,
                 member,
                 None if cluster is None else cluster.open_replica,
-                None if security is None else cls._guarded(files, security),
+                None if security is None else cls._guarded(files, security, alone=cluster is None),
                 tls,
             )
             await server._listen(host, port)
@@ -197,8 +198,10 @@ class BrokerServer:
         return server
 
     @staticmethod
-    def _guarded(files: BrokerFiles, security: SecuritySettings) -> Guard:
+    def _guarded(files: BrokerFiles, security: SecuritySettings, *, alone: bool) -> Guard:
         chance = SystemRandom()
+        if not alone:  # the cluster tells it
+            return Guard(security, b"", chance)
         store = FileSecurityStore(files.storage, chance)
         guard = Guard(security, store.secret, chance)
         store.tell(guard)
@@ -257,6 +260,21 @@ class BrokerServer:
         self._files.close()
 
     # -- connections ------------------------------------------------------------------------
+
+    async def set_users(self, users: Mapping[str, Mapping[str, str]]) -> None:
+        """Let these users have these credentials, mechanism → text.
+
+        Raises BrokerFailed when they cannot be kept.
+        """
+        guard = self._guard
+        for name, texts in users.items():
+            assert guard is not None
+            assert guard.store is not None
+            kept: asyncio.Future[Refusal | None] = self.loop.create_future()
+            guard.store.put_user(name, texts, kept.set_result)
+            refusal = await kept
+            if refusal is not None:
+                raise BrokerFailed(f"user {name!r} cannot be kept: {refusal.message}")
 
     def login(self) -> Login | None:
         """Begin the login of a new connection; None where nobody is asked."""

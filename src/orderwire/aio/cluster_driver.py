@@ -10,6 +10,7 @@ from typing import Any
 from orderwire.aio.addresses import join_address
 from orderwire.aio.cluster_host import peer_of
 from orderwire.aio.cluster_links import Peer
+from orderwire.aio.cluster_security import ClusterSecurity
 from orderwire.aio.cluster_zookeeper import ClusterZookeeper
 from orderwire.aio.cluster_zookeeper_topics import TopicRefused
 from orderwire.aio.zookeeper_access import ZookeeperAccess
@@ -29,6 +30,7 @@ from orderwire.broker.replication.effects import (
 )
 from orderwire.broker.replication.settings import Coordination
 from orderwire.broker.replication.view import BrokerId, PartitionView
+from orderwire.broker.security.guard import Guard
 from orderwire.broker.topic_config import Refusal
 from orderwire.broker.topics import Topic
 from orderwire.kernel import LocalProtocolError, OrderwireError
@@ -59,6 +61,7 @@ class ZookeeperDriver:
         self._client = client
         self._access = access
         self._zookeeper: ClusterZookeeper | None = None
+        self._security: ClusterSecurity | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._ids = range(0)
         self._id_waiting: deque[Callable[[int | Refusal], None]] = deque()
@@ -87,8 +90,16 @@ class ZookeeperDriver:
         )
         await self._zookeeper.open()
 
+    async def secure(self, guard: Guard, settled: Callable[[], None]) -> None:
+        """Let a guard know the cluster's users and rules, now and from now on."""
+        assert self._zookeeper is not None
+        self._security = ClusterSecurity(self._zookeeper.config, self._zookeeper.users, settled)
+        await self._security.tell(guard)
+
     async def close(self) -> None:
         """End the session."""
+        if self._security is not None:
+            self._security.close()
         for task in list(self._tasks):
             task.cancel()
         if self._zookeeper is not None:

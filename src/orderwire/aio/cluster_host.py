@@ -19,6 +19,7 @@ from orderwire.broker.log import StorageError
 from orderwire.broker.replicas import mode_of
 from orderwire.broker.replication.effects import Committed, Effect, Event, Note, RoundOpened, Tell
 from orderwire.broker.replication.view import BrokerId, PartitionView
+from orderwire.broker.security.guard import Guard
 from orderwire.broker.topic_config import Refusal
 from orderwire.broker.topics import Topic
 
@@ -42,6 +43,13 @@ class Driver(Protocol):
         """Tell of this broker where clients and brokers find it, and tell `member` of all there is.
 
         Returns when every topic there is has been told.
+        """
+        ...
+
+    async def secure(self, guard: Guard, settled: Callable[[], None]) -> None:
+        """Let a guard know the cluster's users and rules, now and from now on.
+
+        `settled` follows what the guard's store has answered later.
         """
         ...
 
@@ -121,6 +129,9 @@ class ClusterHost:
         """Join the cluster; the internal listener listens already."""
         self._server = server
         await self.driver.start(self, client, self.links.address)
+        guard = server.broker.guard
+        if guard is not None:
+            await self.driver.secure(guard, self._settle)
 
     async def close(self) -> None:
         """Leave: what we were original of is given up first."""

@@ -19,6 +19,7 @@ from orderwire.broker.group_model import GroupSettings
 from orderwire.broker.settings import BrokerSettings
 from orderwire.broker.topic_config import check_configs
 from orderwire.broker.topics import TopicSettings
+from orderwire.cli.broker_security import security_of, security_options
 from orderwire.cli.cluster_options import member_options, taken
 from orderwire.cli.output import EXIT_FAILED, emit, emit_json, progress
 from orderwire.kernel import NS_PER_MS
@@ -56,6 +57,7 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
 @click.option("--topic-config", multiple=True, metavar="KEY=VALUE", help="Default of all topics.")
 @click.option("--limit", multiple=True, metavar="NAME=N", help="A limit, as connections_max=100.")
 @member_options
+@security_options
 @click.option("--insecure", is_flag=True, help="Listen beyond this machine without protection.")
 @click.option("--loop", default="auto", type=click.Choice(["auto", "asyncio", "uvloop"]))
 @click.option("--end-with-input", is_flag=True, hidden=True, help="End when input ends.")
@@ -82,17 +84,21 @@ def command(
     It keeps its topics below --data and listens until SIGINT or SIGTERM.
     """
     host, port = parse_address(listen, "--listen")
-    if not insecure and not is_loopback(host):
+    secured = security_of(member)
+    if not insecure and not is_loopback(host) and not secured.is_protected:
         raise click.UsageError(
-            f"--listen {listen} is reachable from other machines, and this listener neither "
-            "encrypts nor authenticates: listen on 127.0.0.1, or say --insecure"
+            f"--listen {listen} is reachable from other machines, and this listener does not "
+            "both encrypt and authenticate: listen on 127.0.0.1, give --tls-cert, --tls-key and "
+            "--sasl, or say --insecure"
         )
+    security, users = secured.settings(), secured.accounts()
     defaults = _pairs(topic_config, "--topic-config")
     refusal = check_configs(defaults)
     if refusal is not None:
         raise click.UsageError(f"--topic-config: {refusal.message}")
     try:
         joined = taken(member).joined(insecure=insecure)
+        tls = secured.tls()
     except LocalProtocolError as error:
         raise click.UsageError(str(error)) from None
     if joined is not None:
@@ -121,7 +127,10 @@ def command(
             limits=limits,
             advertise=told,
             cluster=None if joined is None else ClusterJoining(joined, node_id),
+            security=security,
+            tls=tls,
         )
+        await server.set_users(users)
         stop = asyncio.Event()
         if end_with_input:
             server.loop.add_reader(sys.stdin.fileno(), stop.set)

@@ -207,7 +207,7 @@ def test_a_topic_that_is_gone_ends_the_run() -> None:
     topic = twin.node.broker.topics.get("t")
     assert topic is not None
     twin.node.broker.topics.delete(topic)
-    twin.node.broker.close_partitions(topic)
+    twin.node.broker.close_partitions(topic, twin.node.now)
     data = memoryview(bytearray(b"".join(frames)))
     assert twin.run(data, 0) is None
 
