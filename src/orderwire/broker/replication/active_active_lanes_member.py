@@ -232,8 +232,10 @@ class LaneMember:
         elif self._following != source or self._followed_epoch != epoch:
             return []
         offset = message.end_offset
-        if offset < log.start_offset:
-            offset = log.start_offset
+        read_at = max(offset, log.start_offset)
+        if offset < log.start_offset:  # which may lie inside a batch
+            first = next(log.batches(read_at, read_at + 1), None)
+            offset = read_at if first is None else first.base_offset
         elif message.last_epoch >= 0:
             last_epoch, end = log.epoch_end(message.last_epoch)
             if last_epoch < 0:  # all of our log is later; before it begins nothing counts
@@ -241,8 +243,8 @@ class LaneMember:
             if end < offset or (last_epoch >= 0 and last_epoch != message.last_epoch):
                 return [Tell(source, LaneDiverged(epoch, last_epoch, end))]
         data = b""
-        if offset < log.end_offset:
-            found = log.copy(offset, replica.settings.message_bytes_max)
+        if read_at < log.end_offset:
+            found = log.copy(read_at, replica.settings.message_bytes_max)
             assert not isinstance(found, Refused), found
             data = found
         record: CutRecord | None = None
@@ -289,7 +291,7 @@ class LaneMember:
             self._source = source
         store = self._store
         now_ms = now // NS_PER_MS
-        if message.offset > store.log.end_offset and message.offset == message.log_start:
+        if store.log.end_offset < message.offset <= message.log_start:
             store.reset(message.offset, now_ms)
         if message.offset != store.log.end_offset:
             return effects + self.fetch(source, now)
