@@ -86,9 +86,8 @@ class ActiveActiveLanes:
         self.settings = settings
         self.store = LaneStore(me, storage, log, now // NS_PER_MS)
         last = self.store.last
-        self.high_watermark = min(
-            max(last.committed, self.store.kept.high_watermark), last.end_offset
-        )
+        hint = min(max(last.committed, self.store.kept.high_watermark), last.end_offset)
+        self.high_watermark = max(hint, log.start_offset)
         self.office = Office(me, settings.round_timeout_ns)
         self.links: set[BrokerId] = set()
         self.lost_at: dict[int, Instant] = {}
