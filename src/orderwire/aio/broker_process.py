@@ -39,6 +39,7 @@ class BrokerProcess:
         self, process: "subprocess.Popen[bytes]", address: str, log: Path, internal: str = ""
     ) -> None:
         self._process = process
+        self._asked = False
         self.address = address
         """HOST:PORT it listens on."""
         self.internal = internal
@@ -113,7 +114,8 @@ class BrokerProcess:
 
     def ask_to_end(self) -> None:
         """Have it begin to end properly; `stop` waits for that."""
-        if self.is_running:
+        if self.is_running and not self._asked:
+            self._asked = True  # a second signal would end it at once, at the very end
             self._process.send_signal(signal.SIGTERM)
 
     def stop(self, seconds: float = STOP_SECONDS_MAX) -> int:

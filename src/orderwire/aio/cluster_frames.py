@@ -4,6 +4,7 @@ A frame is a length (u32), a kind (u8) and its content.  A replica's message has
 the partition before it, and is MessagePack; its record bytes are written once, into the frame.
 """
 
+from collections.abc import Mapping
 from enum import IntEnum
 from struct import Struct
 from typing import Any
@@ -101,7 +102,7 @@ def message_frame(
 class Codec:
     """Reads replicas' messages; each protocol has its own."""
 
-    def __init__(self, messages: dict[FrameKind, Any]) -> None:
+    def __init__(self, messages: Mapping[FrameKind, Any]) -> None:
         """`messages` has the union of message types of each kind."""
         self._decoders: dict[int, Any] = {
             kind: msgspec.msgpack.Decoder(union) for kind, union in messages.items()

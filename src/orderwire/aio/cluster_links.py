@@ -199,6 +199,9 @@ class ClusterLinks:
             return
         broker = BrokerId(hello.source)
         peer = self._peers.get(broker)
+        if not self._cluster_id():
+            link.close("not a member yet")  # it will try again
+            return
         if hello.cluster_id != self._cluster_id() or hello.target != self._me:
             raise RemoteProtocolError(
                 f"a hello for broker {hello.target} of cluster {hello.cluster_id!r}: this is"

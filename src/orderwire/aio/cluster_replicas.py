@@ -1,18 +1,39 @@
 """Which replica keeps which mode, and what its messages are."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from orderwire.aio.cluster_frames import FrameKind
-from orderwire.broker.log import Storage
+from orderwire.broker.log import PartitionLog, Storage
 from orderwire.broker.replicas import ReplicaOf
+from orderwire.broker.replication import (
+    active_active_messages,
+    active_standby_messages,
+    lane_messages,
+)
+from orderwire.broker.replication.active_active import ActiveActiveReplica
+from orderwire.broker.replication.active_active_lanes import ActiveActiveLanes
+from orderwire.broker.replication.active_standby import ActiveStandby
 from orderwire.broker.replication.replica import Replica
+from orderwire.broker.replication.settings import Mode
 from orderwire.broker.replication.view import BrokerId
-from orderwire.kernel import Instant, LocalProtocolError
+from orderwire.kernel import NS_PER_MS, Instant
 
-MESSAGES: dict[FrameKind, Any] = {}
+MESSAGES: Mapping[FrameKind, Any] = {
+    FrameKind.ACTIVE_STANDBY: active_standby_messages.Message,
+    FrameKind.ACTIVE_ACTIVE: active_active_messages.Message,
+    FrameKind.LANES: lane_messages.LaneMessage,
+}
 """The union of messages of each protocol."""
 
 
 def open_replica(of: ReplicaOf, storage: Storage, me: BrokerId, now: Instant) -> Replica:
     """Open a partition's replica in its directory.  Raises StorageError."""
-    raise LocalProtocolError(f"topic {of.topic.name!r}: no replica keeps {of.mode.value}")
+    match of.mode:
+        case Mode.ACTIVE_STANDBY:
+            return ActiveStandby(me, storage, of.log, of.settings, now)
+        case Mode.ACTIVE_ACTIVE_LANES:
+            log = PartitionLog.open(storage, of.log, now // NS_PER_MS)
+            return ActiveActiveLanes(me, storage, log, of.settings, now)
+        case Mode.ACTIVE_ACTIVE:
+            return ActiveActiveReplica(me, storage, of.log, of.settings, now)

@@ -45,7 +45,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 raise LocalProtocolError(f"{name} is {getattr(self, name)}; it must be at least 1")
 
 
-class Appended(msgspec.Struct, frozen=True, gc=False):
+class Appended(msgspec.Struct, frozen=True, gc=False, tag="appended"):
     """The records are in the log (not yet synced), or were there before."""
 
     base_offset: int
@@ -54,7 +54,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
     """Whether a retry was recognised: nothing was written, the offsets are the first time's."""
 
 
-class Refused(msgspec.Struct, frozen=True, gc=False):
+class Refused(msgspec.Struct, frozen=True, gc=False, tag="refused"):
     """Nothing was done; Kafka's code and a sentence for the client."""
 
     error: ErrorCode

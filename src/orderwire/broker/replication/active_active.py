@@ -6,7 +6,7 @@ round makes all have all, and only that is read.  The parts: `active_active_memb
 `active_active_republish` (who was away).  This file knows which epoch it is and who does what.
 """
 
-from typing import Any
+from typing import Any, cast
 
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log import LogConfig, PartitionLog, Refused, Storage, StorageError, SyncJob
@@ -46,6 +46,7 @@ from orderwire.broker.replication.effects import Answer, Deposed, Effects, Elect
 from orderwire.broker.replication.links import Hello, Links
 from orderwire.broker.replication.office import Office
 from orderwire.broker.replication.outbox import Outbox
+from orderwire.broker.replication.replica import SyncWork
 from orderwire.broker.replication.settings import Coordination, ReplicationSettings
 from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.broker.wire.parts import Buffer
@@ -355,9 +356,9 @@ class ActiveActiveReplica:
         """Collect what is not durable yet."""
         return self.log.begin_sync()
 
-    def end_sync(self, work: SyncJob, now: Instant, error: StorageError | None = None) -> Effects:
+    def end_sync(self, work: SyncWork, now: Instant, error: StorageError | None = None) -> Effects:
         """Take note of work that has run: we may be done, or have everything."""
-        self.log.end_sync(work, error)
+        self.log.end_sync(cast(SyncJob, work), error)
         if error is None:
             self.member.synced(now)
             self.rejoining.synced(now)

@@ -1,0 +1,91 @@
+"""Clients of a cluster that remember what was acknowledged, and find it again."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+SECONDS_MAX = 40.0
+QUIET: dict[str, Any] = {"log_level": 0}
+
+
+def make_topic(bootstrap: str, topic: str, partitions: int = 1, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    admin.create_topics([NewTopic(topic, partitions, 3, config=config)])[topic].result(SECONDS_MAX)
+
+
+def in_sync(bootstrap: str, topic: str) -> list[int]:
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    found = admin.list_topics(topic, SECONDS_MAX).topics[topic].partitions[0]
+    return sorted(found.isrs)
+
+
+def until(holds: Callable[[], bool], what: str, seconds: float = SECONDS_MAX) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, what
+        time.sleep(0.1)
+
+
+class Acked:
+    """A producer that remembers the offset and the time of every acknowledgement."""
+
+    def __init__(self, bootstrap: str, topic: str, **settings: Any) -> None:
+        told = {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, **QUIET, **settings}
+        self.producer = Producer(told)
+        self.topic = topic
+        self.at: dict[int, bytes] = {}
+        self.times: list[float] = []
+        self.errors: list[str] = []
+        self.sent = 0
+
+    def send(self, count: int, pause_s: float = 0.0) -> None:
+        for _ in range(count):
+            self.producer.produce(self.topic, b"%d" % self.sent, on_delivery=self._done)
+            self.sent += 1
+            self.producer.poll(0)
+            if pause_s:
+                time.sleep(pause_s)
+
+    def flush(self) -> None:
+        assert self.producer.flush(SECONDS_MAX) == 0
+
+    @property
+    def largest_gap_s(self) -> float:
+        return max(b - a for a, b in zip(self.times, self.times[1:], strict=False))
+
+    def _done(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.errors.append(str(error))
+            return
+        assert message.offset() not in self.at, "two messages were told the same offset"
+        self.at[message.offset()] = message.value()
+        self.times.append(time.monotonic())
+
+
+def read_all(bootstrap: str, topic: str, count: int, **settings: Any) -> dict[int, bytes]:
+    """Read this many messages from the topic's one partition, by offset."""
+    told = {"bootstrap.servers": bootstrap, "group.id": "all", "enable.auto.commit": False}
+    consumer = Consumer({**told, **QUIET, **settings})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: dict[int, bytes] = {}
+    end = time.monotonic() + SECONDS_MAX
+    last = -1
+    while len(found) < count and time.monotonic() < end:
+        message = consumer.poll(1)
+        if message is None or message.error():
+            continue
+        assert message.offset() > last, "offsets do not ascend"
+        last = message.offset()
+        found[last] = message.value()
+    consumer.close()
+    return found
+
+
+def logs_of(folder: Path, topic_id: str, partition: int = 0) -> bytes:
+    """What a stopped broker's segments of a partition hold."""
+    place = folder / "topics" / topic_id / str(partition)
+    return b"".join(path.read_bytes() for path in sorted(place.glob("*.log")))
