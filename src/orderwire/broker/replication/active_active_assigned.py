@@ -62,6 +62,10 @@ class AssignedProducers:
         self._log = log
         self._ahead = ProducerTable()
 
+    def knows(self, producer_id: int) -> bool:
+        """Whether it has sent anything before."""
+        return producer_id in self._ahead or producer_id in self._log.producers
+
     def check(
         self, producer_id: int, epoch: int, first: int, last: int
     ) -> Appended | Refused | None:

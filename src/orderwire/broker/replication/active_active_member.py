@@ -5,7 +5,8 @@ The original is a member like any other, and tells itself what it tells the othe
 
 from collections import deque
 
-from orderwire.broker.log import StorageError
+from orderwire.broker.log import ProducerBatch, StorageError
+from orderwire.broker.replication.active_active_assigned import AssignedProducers, sequenced
 from orderwire.broker.replication.active_active_files import ReplicaFiles
 from orderwire.broker.replication.active_active_messages import (
     Closed,
@@ -83,6 +84,8 @@ class Member:
         self._refused_stream = -1
         self._closed_for = (-1, -1)
         self._copying: _Copying | None = None
+        self._copied = AssignedProducers(files.log)
+        """Idempotent producers as far as we have what they sent."""
 
     def begin_epoch(self) -> None:
         """A higher epoch is known: promises to the one before are void.  [R2]"""
@@ -125,7 +128,8 @@ class Member:
 
     def relay(self, source: BrokerId, message: RelayAppend) -> None:
         """Store what the original gave to us.  [R1]"""
-        base = read_header(message.records).base_offset
+        header = read_header(message.records)
+        base = header.base_offset
         if message.stream <= self._refused_stream:
             reason: str | None = "what was sent before was refused"
         else:
@@ -134,6 +138,9 @@ class Member:
             self._refused_stream = max(self._refused_stream, message.stream)
             self.out.tell(source, RelayRefused(message.epoch, base, message.stream, reason))
             return
+        noted = sequenced(header, base)
+        if noted is not None:
+            self._copied.note(*noted, 0)
         self.out.tell(source, RelayStored(message.epoch, base))
         if message.eager:
             self.push(message.records, source)
@@ -146,8 +153,36 @@ class Member:
 
     def copied(self, message: Copied) -> None:
         """Take a copy.  Before our first promise in an epoch we cannot know what is settled."""
-        if self.closed is not None and self.office.in_sync:
-            self.store(message.records)
+        if self.closed is None or not self.office.in_sync:
+            return
+        header = read_header(message.records)
+        noted = sequenced(header, header.base_offset)
+        if noted is not None and not self._follows(noted):
+            return
+        if self.store(message.records) is None and noted is not None:
+            self._copied.note(*noted, 0)
+
+    def _follows(self, noted: tuple[int, int, ProducerBatch]) -> bool:
+        """Whether we have what its producer sent before: nothing may be left that has a gap.  [I9]
+
+        A copy that came too late for one round would be missing below a later one, should both who
+        have it be lost.
+        """
+        producer_id, epoch, batch = noted
+        first = batch.first_sequence
+        if first == 0:
+            return True
+        if not self._copied.knows(producer_id):
+            return False
+        return self._copied.check(producer_id, epoch, first, batch.last_sequence) is None
+
+    def _count_copies(self) -> None:
+        """What is pending counts, from the log's end on."""
+        self._copied = AssignedProducers(self.files.log)
+        for header in self.files.pending.held(self.files.log.end_offset - 1):
+            noted = sequenced(header, header.base_offset)
+            if noted is not None:
+                self._copied.note(*noted, 0)
 
     # Rounds.
 
@@ -295,6 +330,7 @@ class Member:
             return
         copying.told = True
         self.files.forget_settled()
+        self._count_copies()
         self.out.tell(copying.original, Done(plan.epoch, plan.round, plan.attempt, plan.end))
 
     def commit(self, message: Commit, now: Instant) -> None:

@@ -120,14 +120,16 @@ class Rejoining:
         """The same batch stays; what differs, and all behind it, is set aside."""
         log = self.files.log
         assert self._at is not None
-        if header.base_offset < self._at:
+        if header.last_offset < self._at:
             return
         if header.base_offset < log.end_offset:
-            mine = next(log.batches(header.base_offset, header.base_offset + 1))
+            mine = next(log.batches(self._at, self._at + 1))
             if mine == header:
                 self._at = header.last_offset + 1
                 return
             self._set_aside(header.base_offset, now)
+            if log.end_offset != header.base_offset:  # the log's start lay inside
+                self.files.begin_anew(header.base_offset, now)
         else:
             pending = self.files.pending
             if not self.files.has(header):

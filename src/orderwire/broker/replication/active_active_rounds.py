@@ -140,7 +140,7 @@ class Rounds:
                     times.append(Instant(running.told_at + _REPEAT_NS))
             elif self.settings.hole_policy is HolePolicy.SEAL:
                 times.append(Instant(running.holes_since + self.settings.hole_timeout_ns))
-        elif self._has_work():
+        elif self._has_work() and self._drain_end is None:
             gap = Instant(self._ended_at + self.settings.sync_min_gap_ns)
             period = Instant(self._ended_at + self.settings.sync_interval_ns)
             due = gap if self.original.round_wanted else max(gap, period)
