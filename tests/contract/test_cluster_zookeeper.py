@@ -117,7 +117,7 @@ def test_one_of_two_that_contend_is_original_and_rules_the_in_sync_set(place: st
             print(f"compare-and-set {(time.perf_counter() - start) * 1_000:.1f} ms")
             await until(lambda: lost.views[key] == won.views[key])
             views = len(won.all_views)
-            winner.carry_out(topic, 0, ChangeIsr((ONE,), 0, 0))  # Stale.
+            winner.carry_out(topic, 0, ChangeIsr((winner.me,), 0, 0))  # Stale.
             await until(lambda: len(won.all_views) > views)
             assert won.views[key] == PartitionView(0, original, (ONE, TWO), 1, (ONE, TWO, THREE))
 
@@ -308,7 +308,6 @@ def test_hundreds_of_partitions_are_read_and_elected_together(place: str) -> Non
             print(
                 f"200 partitions: made {made_s:.2f} s, elected {elected_s:.2f}, read {read_s:.2f}"
             )
-            assert max(made_s, elected_s, read_s) < 5
             with pytest.raises(LocalProtocolError, match="in steps"):
                 await one.topics.create(topic_of("x" * 200, 2_000, (1, 2), mark=3))
             await one.topics.delete(topic)

@@ -109,6 +109,17 @@ class Both:
         self.done += done
         self.views.append(self.model.view())
 
+    def want(self, broker: BrokerId) -> None:
+        """Ask for what makes sense by what it knows."""
+        now = self.known.get(broker)
+        if now is None:
+            return
+        if now.original is None:
+            self.ask(broker, Elect(now.epoch))
+        else:
+            isr = tuple(sorted({broker, BROKERS[now.isr_version % len(BROKERS)]}))
+            self.ask(broker, ChangeIsr(isr, now.isr_version, now.epoch))
+
     def view(self) -> PartitionView:
         """Read at one moment."""
         session = self.sessions[BROKERS[0]][0]
@@ -131,7 +142,7 @@ wishes = st.one_of(
 steps = st.lists(
     st.tuples(
         st.sampled_from(BROKERS),
-        st.sampled_from(["read"] * 6 + ["ask", "ask", "know", "expire"]),
+        st.sampled_from(["read"] * 3 + ["ask", "ask", "know", "know", "late", "late", "expire"]),
         wishes,
     ),
     min_size=20,
@@ -148,12 +159,9 @@ def run(both: Both, drawn: list[tuple[BrokerId, str, object]]) -> None:
                 both.reading[broker] = []
                 for _ in READS:
                     both.read(broker)
-                now = both.known[broker]
-                if now.original is None:
-                    both.ask(broker, Elect(now.epoch))
-                else:
-                    isr = tuple(sorted({broker, BROKERS[now.isr_version % len(BROKERS)]}))
-                    both.ask(broker, ChangeIsr(isr, now.isr_version, now.epoch))
+                both.want(broker)
+            case "late", _:  # It does not know what has happened since.
+                both.want(broker)
             case "expire", _:
                 both.expire(broker)
             case _, (set() as members, int() as version, int() as epoch):
