@@ -3,9 +3,12 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 from cluster_member import joined, topic_of, until
@@ -334,6 +337,35 @@ def test_a_broker_whose_id_lives_is_refused_and_one_after_a_crash_waits(place: s
         assert patient.brokers[ONE].incarnation == "third"
         assert told.brokers >= 1
         await patient.close()
+
+    asyncio.run(work())
+
+
+def test_a_broker_that_was_killed_is_back_at_once_by_its_last_session_key(place: str) -> None:
+    async def work() -> None:
+        (two, told), topic = joined(place, 2), topic_of("t", 1, (1, 2))
+        async with two:
+            await two.topics.create(topic)
+            program = str(Path(__file__).parents[1] / "support" / "cluster_member.py")
+            with subprocess.Popen(
+                [sys.executable, program, place], stdout=subprocess.PIPE, text=True
+            ) as process:
+                assert process.stdout is not None
+                said = await asyncio.to_thread(process.stdout.readline)
+                process.kill()
+            number, password = said.split()
+            await until(lambda: told.views[topic.topic_id, 0].original == ONE)
+            start = time.perf_counter()
+            predecessor = int(number), bytes.fromhex(password)
+            again, told_1 = joined(place, 1, incarnation="second", predecessor=predecessor)
+            async with again:
+                back_ms = (time.perf_counter() - start) * 1_000
+                print(f"back after a kill in {back_ms:.0f} ms, of a session of 20 s")
+                assert back_ms < 10_000
+                await until(lambda: told.views[topic.topic_id, 0].original is None)
+                await until(lambda: told_1.views)
+                assert told_1.views[topic.topic_id, 0].original is None
+                assert two.brokers[ONE].incarnation == "second"
 
     asyncio.run(work())
 

@@ -1,12 +1,14 @@
 """A member of a cluster that only writes down what it is told."""
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable
 
 from orderwire.aio.cluster_zookeeper import ClusterTimes, ClusterZookeeper
-from orderwire.aio.zookeeper_client import ClientSettings
+from orderwire.aio.zookeeper_client import ClientSettings, SessionKey
 from orderwire.broker.coordination.layout import BrokerData
+from orderwire.broker.replication.effects import Elect
 from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.broker.topics import Topic
 from orderwire.kernel import NS_PER_MS
@@ -57,6 +59,8 @@ def joined(
     incarnation: str = "first",
     times: ClusterTimes | None = None,
     by_zookeeper: bool = False,
+    predecessor: SessionKey | None = None,
+    keep: Callable[[SessionKey], None] | None = None,
 ) -> tuple[ClusterZookeeper, Told]:
     """Return a broker's driver, to be opened, and what it tells."""
     told = Told()
@@ -70,6 +74,8 @@ def joined(
         client=client,
         times=times,
         by_zookeeper=lambda topic: by_zookeeper,
+        predecessor=predecessor,
+        keep=keep,
     )
     return cluster, told
 
@@ -88,3 +94,20 @@ async def until(holds: Callable[[], object], what: str = "", seconds: float = 15
         assert time.monotonic() - start < seconds, what
         await asyncio.sleep(0.001)
     return (time.monotonic() - start) * 1_000
+
+
+async def _live_until_killed(address: str) -> None:
+    """Be broker 1, original of the first partition told, and say by what key the session goes."""
+    keys: list[SessionKey] = []
+    cluster, told = joined(address, 1, session_ms=20_000, keep=keys.append)
+    await cluster.open()
+    await until(lambda: told.views)
+    (topic,) = told.topics.values()
+    cluster.carry_out(topic, 0, Elect(-1))
+    await until(lambda: told.views[topic.topic_id, 0].original == 1)
+    print(keys[0][0], keys[0][1].hex(), flush=True)
+    await asyncio.sleep(60)
+
+
+if __name__ == "__main__":
+    asyncio.run(_live_until_killed(sys.argv[1]))

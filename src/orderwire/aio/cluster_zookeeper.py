@@ -24,7 +24,7 @@ import msgspec
 from orderwire.aio.cluster_zookeeper_partition import Coordinated, FollowedPartition, Seer
 from orderwire.aio.cluster_zookeeper_topics import FollowedTopics
 from orderwire.aio.zookeeper_access import ZookeeperAccess
-from orderwire.aio.zookeeper_client import ClientSettings, Session, ZookeeperClient
+from orderwire.aio.zookeeper_client import ClientSettings, Session, SessionKey, ZookeeperClient
 from orderwire.aio.zookeeper_errors import (
     BadVersion,
     NoZnode,
@@ -78,6 +78,8 @@ class ClusterTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     predecessor_ns: int = 25 * NS_PER_S
     """How long it waits for a predecessor of its id to be gone, before it is refused: a session's
     length and more, after a crash."""
+    end_ns: int = 3 * NS_PER_S
+    """How long it tries to end that one's session, where the key is known."""
     change_ns: int = 15 * NS_PER_S
     """How long a change of a topic may take."""
     lazy_ns: int = 500 * NS_PER_MS
@@ -123,8 +125,15 @@ class ClusterZookeeper:
         access: ZookeeperAccess | None = None,
         limits: ScopeLimits | None = None,
         by_zookeeper: Callable[[Topic], bool] = lambda topic: False,
+        predecessor: SessionKey | None = None,
+        keep: Callable[[SessionKey], None] | None = None,
     ) -> None:
         """`by_zookeeper` says of which topics `lock` and `syncEnd` are watched.
+
+        `keep(key)` is called for each session in which we are registered: who starts this broker
+        again gives the last one as `predecessor`, and need not wait until ZooKeeper misses it.  So
+        it has to be certain that the process before is no more, as a locked data folder says.  The
+        key is a secret.
 
         Raises LocalProtocolError.
         """
@@ -144,6 +153,9 @@ class ClusterZookeeper:
         """Sessions in which we were registered."""
         self._member = member
         self._by_zookeeper = by_zookeeper
+        self._predecessor = predecessor
+        self._keep = keep
+        self._access = access
         self._times = times or ClusterTimes()
         self._members = ZnodeFolder(self.scope, BROKERS, self._brokers_told)
         self.topics = FollowedTopics(
@@ -169,6 +181,7 @@ class ClusterZookeeper:
         """
         loop = asyncio.get_running_loop()
         self._joined = loop.create_future()
+        await self._end_predecessor()
         await self.client.open()
         try:
             async with asyncio.timeout(self._times.join_ns / NS_PER_S):
@@ -185,6 +198,19 @@ class ClusterZookeeper:
         self._upkeep = [loop.create_task(self._beat()), loop.create_task(self._flush())]
         for task in self._upkeep:
             task.add_done_callback(_report)
+
+    async def _end_predecessor(self) -> None:
+        """Go on with the session of a process that is no more, and close it."""
+        key, self._predecessor = self._predecessor, None
+        if key is None:
+            return
+        client = self.client
+        short = msgspec.structs.replace(client.settings, reply_ns=self._times.end_ns)
+        with contextlib.suppress(ZookeeperUnavailable, ZookeeperRefused):  # Then it is waited for.
+            async with ZookeeperClient(
+                client.ensemble, short, access=self._access, key=key
+            ) as before:
+                await before.exists("/")
 
     async def close(self) -> None:
         """Leave: the session ends, and with it all that this broker is."""
@@ -309,6 +335,9 @@ class ClusterZookeeper:
         self.scope.live = True
         self.scope.trouble = None
         self.sessions += 1
+        key = self.client.session_key
+        if self._keep is not None and key is not None:
+            self._keep(key)
         for worker in (*self._folders(), *self._every_partition()):
             worker.kick()
         if self._joined is not None and not self._joined.done():
