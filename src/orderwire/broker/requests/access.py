@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
 _WAIT_MS = 30_000
 _NO_GUARD = Refusal(ErrorCode.SECURITY_DISABLED, "this broker keeps neither users nor ACLs")
-_MAY_NOT = Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "users and rules are not yours to see or to alter")
+_MAY_NOT = Refusal(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "users and rules are not yours to see")
 _NUMBERS = dict(enumerate(SCRAM, 1))
 """Kafka's numbers for mechanisms."""
 
