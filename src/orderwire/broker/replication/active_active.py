@@ -80,10 +80,7 @@ class ActiveActiveReplica:
         self.out = Outbox(me)
         self.member = self.make_member()
         self.rejoining = Rejoining(self.member, self.office, self.links, settings, self.out)
-        self.republisher = Republisher(
-            storage, self.member, self.office, self.links, settings, self.out
-        )
-        self.files.is_copy = self.republisher.is_copy
+        self.republisher = Republisher(self.member, self.office, self.links, settings, self.out)
         self.original: Original | None = None
         """While we are."""
         self.rounds: Rounds | None = None
@@ -315,7 +312,7 @@ class ActiveActiveReplica:
             case InSync():
                 self.rejoining.in_sync()
             case OrphanPlace():
-                self.republisher.place(source, message)
+                self.republisher.place(source, message, now)
             case OrphanKnown():
                 self.republisher.known(message)
             case OrphanLater():

@@ -4,14 +4,12 @@ The main log is contiguous; what a round has not settled yet waits in the pendin
 leaves one file only when it is durable in another.  [S004:4.1, S004:9.5]
 """
 
-from collections.abc import Callable
-
 from orderwire.broker.log import LogDamaged, PartitionLog, Refused, Storage
 from orderwire.broker.replication.active_active_messages import Held
 from orderwire.broker.replication.kept import Kept
 from orderwire.broker.replication.orphans import Orphans
 from orderwire.broker.replication.pending_journal import PendingJournal
-from orderwire.broker.replication.seal import Seal, make_seal
+from orderwire.broker.replication.seal import Seal, make_seal, may_be_seal, read_seal
 from orderwire.broker.replication.spans import Span
 from orderwire.broker.wire.batch import CONTROL, BatchHeader, place, read_header, walk
 from orderwire.broker.wire.parts import Buffer
@@ -20,6 +18,10 @@ from orderwire.kernel import NS_PER_MS, Instant
 _NOTE_BYTES = 16 << 20
 _NOTE_NS = 5_000 * NS_PER_MS
 """S is noted after so much, or so long: what lies behind is compared again after a restart."""
+
+_AGAIN = "published again"
+Identity = tuple[int, int]
+"""Offset and epoch that an orphan had."""
 
 
 class ReplicaFiles:
@@ -34,8 +36,6 @@ class ReplicaFiles:
         self.orphans = Orphans(storage)
         self.committed = max(min(self.kept.high_watermark, log.end_offset), log.start_offset)
         """S + 1.  [R6]"""
-        self.is_copy: Callable[[BatchHeader], bool] = lambda header: False
-        """Whether a batch is an orphan that was stored again."""
         self._noted_size = log.size_bytes
         self._noted_at: Instant = Instant(0)
 
@@ -196,7 +196,7 @@ class ReplicaFiles:
                     continue
                 batch = log.copy(header.base_offset, header.size_bytes, header.last_offset + 1)
                 assert isinstance(batch, bytes)
-                if not self.is_copy(header) and self.orphans.set_aside(batch):
+                if not self._is_again(header) and self.orphans.set_aside(batch):
                     found.append(header)
         found += self.set_aside(self.pending.held(offset - 1))
         log.truncate(offset, now // NS_PER_MS)
@@ -207,7 +207,8 @@ class ReplicaFiles:
         found = [
             header
             for header in pending
-            if not self.is_copy(header)
+            if not header.attributes & CONTROL
+            and not self._is_again(header)
             and self.orphans.set_aside(self.pending.read(header.base_offset))
         ]
         self.orphans.sync()
@@ -217,12 +218,45 @@ class ReplicaFiles:
             self.pending.sync()
         return found
 
-    def holds(self, offset: int) -> bool:
-        """Whether we have something there that is not committed."""
-        return (
-            self.committed <= offset < self.log.end_offset
-            or self.pending.covering(offset) is not None
-        )
+    # What stands before an orphan that is published again.
+
+    def name_of(self, orphan: BatchHeader, base: int, epoch: int, now: Instant) -> bytearray:
+        """The control batch that names it."""
+        name = Seal(base, base, orphan.leader_epoch, orphan.base_offset, _AGAIN)
+        batch = make_seal(name, now // NS_PER_MS)
+        place(batch, 0, read_header(batch).batch_length, base, epoch)
+        return batch
+
+    def named_by(self, header: BatchHeader) -> Identity | None:
+        """Which orphan this batch names, if it is such a control batch.  Raises LogDamaged."""
+        if not may_be_seal(header):
+            return None
+        if header.base_offset < self.log.end_offset:
+            batch = self.log.copy(header.base_offset, header.size_bytes, header.last_offset + 1)
+            assert isinstance(batch, bytes)
+        else:
+            batch = self.pending.read(header.base_offset)
+        seal = read_seal(batch)
+        if seal is None or seal.reason != _AGAIN:
+            return None
+        return seal.round, seal.epoch
+
+    def _is_again(self, header: BatchHeader) -> bool:
+        """Whether this is an orphan that somebody published again, and so has set aside."""
+        before = header.base_offset - 1
+        name: BatchHeader | None = None
+        if self.log.start_offset <= before < self.log.end_offset:
+            name = next(self.log.batches(before, header.base_offset))
+        else:
+            name = self.pending.covering(before)
+        return name is not None and self.named_by(name) is not None
+
+    def committed_at(self, base: int) -> BatchHeader | None:
+        """The committed batch that begins at this offset."""
+        if not self.log.start_offset <= base < self.committed:
+            return None
+        found = next(self.log.batches(base, base + 1), None)
+        return found if found is not None and found.base_offset == base else None
 
     def begin_anew(self, offset: int, now: Instant) -> None:
         """Forget the whole log: the next batch is this one."""

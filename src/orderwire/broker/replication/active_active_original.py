@@ -83,6 +83,8 @@ class Original:
         self._sessions: dict[SessionKey, _Session] = {}
         self._streams: dict[BrokerId, int] = {}
         self._turn = 0
+        self._orphans: dict[tuple[int, int], int] = {}
+        """Offset and epoch that an orphan had → the offset that it has now, not committed yet."""
 
     @property
     def me(self) -> BrokerId:
@@ -392,54 +394,45 @@ class Original:
         """Give an orphan new offsets, unless it is there already.  [R8]"""
         header = BatchHeader(*BATCH_HEADER.unpack(offer.header))
         number = offer.number
-        known = self._known_orphan(header)
-        if known is not None:
-            self.out.tell(source, OrphanKnown(self.epoch, number, known))
-            return
         base = self.next_offset
+        identity = (header.base_offset, header.leader_epoch)
+        committed = self.files.committed
+        placed = self._orphans.get(identity)
+        if placed is not None and self.assigned.at(placed) is not None:
+            self.round_wanted = True
+            self.out.tell(source, OrphanLater(self.epoch, number))
+            return
         if (
             not self.active
             or source not in self.office.isr
-            or offer.committed != self.files.committed
-            or (header.base_offset >= self.files.committed and base > self.files.committed)
+            # It has looked through all that is committed: what is not, we know ourselves.
+            or offer.committed != committed
+            or (header.base_offset >= committed and base > committed)
             or self._unready(header.size_bytes, 1) is not None
         ):
-            # It may be settled by the next round; we have to know what that settles.
             self.round_wanted = self.round_wanted or self.active
             self.out.tell(source, OrphanLater(self.epoch, number))
             return
-        noted = sequenced(header, base)
+        noted = sequenced(header, base + 1)
         if noted is not None:
             producer_id, producer_epoch, batch = noted
             verdict = self.producers.check(
                 producer_id, producer_epoch, batch.first_sequence, batch.last_sequence
             )
             if isinstance(verdict, Appended):
-                if verdict.base_offset < self.files.committed:
+                if verdict.base_offset < committed:
                     self.out.tell(source, OrphanKnown(self.epoch, number, verdict.base_offset))
                 else:
                     self.round_wanted = True
                     self.out.tell(source, OrphanLater(self.epoch, number))
                 return
-        end = base + header.last_offset_delta + 1
+        end = base + 1 + header.last_offset_delta + 1
         entry = Assigned(base, end, source, None, header.size_bytes, now)
+        self._orphans = {
+            each: at for each, at in self._orphans.items() if self.assigned.at(at) is not None
+        }
+        self._orphans[identity] = base
         admitted = Admitted([], end, [] if noted is None else [noted])
         self._assign(entry, admitted, now)
         self.round_wanted = True
         self.out.tell(source, OrphanPlace(self.epoch, number, base))
-
-    def _known_orphan(self, header: BatchHeader) -> int | None:
-        """Where it stands in our log, at the offset that it had."""
-        log = self.files.log
-        base = header.base_offset
-        if not log.start_offset <= base < self.files.committed:
-            return None
-        found = next(log.batches(base, base + 1), None)
-        if (
-            found is not None
-            and found.base_offset == base
-            and found.crc == header.crc
-            and found.leader_epoch == header.leader_epoch
-        ):
-            return base
-        return None

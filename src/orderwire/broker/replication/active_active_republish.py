@@ -1,13 +1,13 @@
 """Orphans get new offsets through the original, one at a time, or are known to be there.  [R8]
 
-The member stores an orphan itself at the offset it is given, and notes where before it does, so
-that a crash at any moment leaves one batch: the orphan stays set aside until it is committed there.
+An orphan that is published again stands behind a control batch that names it by the offset and the
+epoch which it had: no other batch ever had both.  So every replica sees in the log itself that it
+is there, whoever else had it too, and whatever happens in between.
 """
 
 import msgspec
 
-from orderwire.broker.log import Storage
-from orderwire.broker.log.sealed import seal, unseal
+from orderwire.broker.replication.active_active_files import Identity
 from orderwire.broker.replication.active_active_member import Member
 from orderwire.broker.replication.active_active_messages import (
     OrphanKnown,
@@ -27,19 +27,7 @@ from orderwire.broker.replication.view import BrokerId
 from orderwire.broker.wire.batch import BATCH_HEADER, BatchHeader, place
 from orderwire.kernel import NS_PER_MS, Instant
 
-_MARK = "republishing"
 _LATER_NS = 50 * NS_PER_MS
-
-
-class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """Where an orphan is stored again."""
-
-    old_base: int
-    old_epoch: int
-    crc: int
-    base: int
-    epoch: int
-
 
 _Key = tuple[int, int, int]
 """An idempotent producer's id, epoch and first sequence."""
@@ -50,7 +38,6 @@ class Republisher:
 
     def __init__(
         self,
-        storage: Storage,
         member: Member,
         office: Office,
         links: Links,
@@ -63,18 +50,17 @@ class Republisher:
         self.links = links
         self.settings = settings
         self.out = out
-        self._storage = storage
-        self.mark = unseal(storage.read_file(_MARK), Mark)
-        """At most one is on its way."""
         self._number = 0
         self._offered: tuple[BrokerId, Place, BatchHeader] | None = None
-        """The original has been asked; no answer yet."""
+        """The original has been asked, and has not said that it is settled."""
         self._later = -1
         """Not again before S has passed this, or it is time."""
         self._later_at: Instant = Instant(0)
         self._keys: dict[_Key, int] = {}
         """Of orphans: where they are committed, −1 for nowhere; as far as `_scanned`."""
-        self._scanned = 0
+        self._published: dict[Identity, tuple[int, int]] = {}
+        """What the log says was published again: where, and the batch's checksum."""
+        self._scanned = -1
 
     def disconnected(self, broker: BrokerId) -> None:
         """What the original was asked, it does not answer any more."""
@@ -90,15 +76,6 @@ class Republisher:
         self._offered = None
         self._later = -1
 
-    def is_copy(self, header: BatchHeader) -> bool:
-        """Whether this is an orphan of ours that was stored again: it is set aside already."""
-        mark = self.mark
-        return mark is not None and (mark.base, mark.epoch, mark.crc) == (
-            header.base_offset,
-            header.leader_epoch,
-            header.crc,
-        )
-
     def step(self, now: Instant) -> None:
         """Offer the next orphan, when there is somebody to offer it to."""
         orphans = self.files.orphans
@@ -109,70 +86,50 @@ class Republisher:
                 orphans.take_off(at, header)
             orphans.sync()
             return
-        original = self.office.original
-        if (
-            not self.office.in_sync
-            or original is None
-            or self._offered is not None
-            or not (original == self.office.me or self.links.up(original))
-            or (self.files.committed <= self._later and now < self._later_at)
-        ):
+        original = self._asked()
+        if original is None or (self.files.committed <= self._later and now < self._later_at):
             return
-        mark = self.mark
-        if mark is not None and self.files.committed > mark.base:
-            self._settle(mark)
-        elif mark is not None and self.files.holds(mark.base):
-            return  # it is on its way
+        self._scan()
         for at, header in orphans.waiting():
-            shown = header
-            if self.mark is None:
-                known = self._known(header)
-                if known is not None:
-                    self._finish(at, header, known, duplicate=True)
-                    continue
-            elif not self._is_marked(header):
-                continue
-            else:  # others may have taken it from us before we let go of it
-                shown = msgspec.structs.replace(
-                    header, base_offset=self.mark.base, leader_epoch=self.mark.epoch
-                )
-            self._offer(original, at, header, shown)
-            return
-        if self.mark is not None:  # what it is about is settled
-            self._set_mark(None)
+            known = self._known(header)
+            if known is None:
+                self._offer(original, at, header)
+                return
+            base, again = known
+            self._finish(at, header, base, duplicate=not again)
 
     def next_deadline(self) -> Instant | None:
         """When the next one may be offered."""
-        if self._offered is None and self._later >= 0 and len(self.files.orphans):
+        if self._later >= 0 and len(self.files.orphans) and self._asked() is not None:
             return self._later_at
         return None
 
-    def _offer(
-        self, original: BrokerId, at: Place, header: BatchHeader, shown: BatchHeader
-    ) -> None:
+    def _asked(self) -> BrokerId | None:
+        """Who could be asked now."""
+        original = self.office.original
+        if not self.office.in_sync or original is None or self._offered is not None:
+            return None
+        return original if original == self.office.me or self.links.up(original) else None
+
+    def _offer(self, original: BrokerId, at: Place, header: BatchHeader) -> None:
         self._number += 1
         self._later = -1
         self._offered = (original, at, header)
-        packed = BATCH_HEADER.pack(*msgspec.structs.astuple(shown))
+        packed = BATCH_HEADER.pack(*msgspec.structs.astuple(header))
         self.out.tell(
             original,
             OrphanOffer(self.files.known_epoch, self._number, packed, self.files.committed),
         )
 
-    def _is_marked(self, header: BatchHeader) -> bool:
-        mark = self.mark
-        return mark is not None and (mark.old_base, mark.old_epoch, mark.crc) == (
-            header.base_offset,
-            header.leader_epoch,
-            header.crc,
-        )
-
     def later(self, message: OrphanLater, now: Instant) -> None:
         """Ask again behind the next round, or in a while."""
         if self._offered is not None and message.number == self._number:
-            self._offered = None
-            self._later = self.files.committed
-            self._later_at = Instant(now + _LATER_NS)
+            self._wait(now)
+
+    def _wait(self, now: Instant) -> None:
+        self._offered = None
+        self._later = self.files.committed
+        self._later_at = Instant(now + _LATER_NS)
 
     def known(self, message: OrphanKnown) -> None:
         """It is committed already."""
@@ -181,72 +138,62 @@ class Republisher:
             self._offered = None
             self._finish(at, header, message.base, duplicate=True)
 
-    def place(self, source: BrokerId, message: OrphanPlace) -> None:
-        """Store it at its new offset."""
+    def place(self, source: BrokerId, message: OrphanPlace, now: Instant) -> None:
+        """Store it at its new offset, behind what names it.  [R8]"""
         base, epoch = message.base, message.epoch
         if self._offered is None or message.number != self._number:
             reason: str | None = "it was offered to somebody else"
         else:
             _, at, header = self._offered
-            self._offered = None
             batch = bytearray(self.files.orphans.read(at))
-            place(batch, 0, header.batch_length, base, epoch)
-            self._set_mark(Mark(header.base_offset, header.leader_epoch, header.crc, base, epoch))
-            reason = self.member.store(batch)
+            place(batch, 0, header.batch_length, base + 1, epoch)
+            name = self.files.name_of(header, base, epoch, now)
+            reason = self.member.store(name + batch)
+            self._wait(now)  # whether it is committed the log will tell
         if reason is None:
             self.out.tell(source, RelayStored(epoch, base))
         else:
             self.out.tell(source, RelayRefused(epoch, base, -1, reason))
 
-    def _settle(self, mark: Mark) -> None:
-        """S has passed the place of the one that was on its way: it is there, or it is not."""
-        found = self._at(mark.base)
-        if found is not None and (found.crc, found.leader_epoch) == (mark.crc, mark.epoch):
-            for at, header in self.files.orphans.waiting():
-                if self._is_marked(header):
-                    self._finish(at, header, mark.base, duplicate=False)
-        self._set_mark(None)  # only now: it says what must not be published twice
+    def _scan(self) -> None:
+        """Look at what was committed since the last time, or at all of it for new orphans."""
+        files = self.files
+        keys = {_key(header) for _, header in files.orphans.waiting() if header.base_sequence >= 0}
+        if self._scanned < 0 or not keys <= self._keys.keys():
+            self._keys = dict.fromkeys(keys, -1)
+            self._published.clear()
+            self._scanned = files.log.start_offset
+        named: Identity | None = None
+        headers = [*files.log.batches(self._scanned, files.committed)]
+        for header in headers:
+            if header.base_offset < self._scanned:
+                continue
+            if named is not None:
+                self._published[named] = (header.base_offset, header.crc)
+            named = files.named_by(header)
+            if header.base_sequence >= 0 and _key(header) in self._keys:
+                self._keys[_key(header)] = header.base_offset
+        if named is None:
+            self._scanned = files.committed
 
-    def _at(self, base: int) -> BatchHeader | None:
-        log = self.files.log
-        if not log.start_offset <= base < self.files.committed:
-            return None
-        found = next(log.batches(base, base + 1), None)
-        return found if found is not None and found.base_offset == base else None
-
-    def _known(self, header: BatchHeader) -> int | None:
-        """Where it is committed: at its own offset, or, sent again by its producer, elsewhere."""
-        found = self._at(header.base_offset)
+    def _known(self, header: BatchHeader) -> tuple[int, bool] | None:
+        """Where it is committed, and whether because somebody had published it again."""
+        found = self.files.committed_at(header.base_offset)
         if found is not None and (found.crc, found.leader_epoch) == (
             header.crc,
             header.leader_epoch,
         ):
-            return header.base_offset
-        if header.producer_id < 0 or header.base_sequence < 0:
-            return None
-        key = _key(header)
-        if key not in self._keys:
-            self._keys = {_key(each): -1 for _, each in self.files.orphans.waiting()}
-            self._scanned = self.files.log.start_offset
-        for each in self.files.log.batches(self._scanned, self.files.committed):
-            if _key(each) in self._keys and each.base_sequence >= 0:
-                self._keys[_key(each)] = each.base_offset
-        self._scanned = self.files.committed
-        known = self._keys[key]
-        return known if known >= 0 else None
+            return header.base_offset, False
+        published = self._published.get((header.base_offset, header.leader_epoch))
+        if published is not None and published[1] == header.crc:
+            return published[0], True
+        base = self._keys.get(_key(header), -1) if header.base_sequence >= 0 else -1
+        return None if base < 0 else (base, False)
 
     def _finish(self, at: Place, header: BatchHeader, base: int, *, duplicate: bool) -> None:
         self.files.orphans.take_off(at, header)
         self.files.orphans.sync()
         self.out.note(Republished(header.base_offset, base, duplicate))
-
-    def _set_mark(self, mark: Mark | None) -> None:
-        """Durable on return."""
-        self.mark = mark
-        if mark is None:
-            self._storage.replace_file(_MARK, b"")
-        else:
-            self._storage.replace_file(_MARK, seal(mark))
 
 
 def _key(header: BatchHeader) -> _Key:
