@@ -93,6 +93,11 @@ def test_demo_keeps_every_promise_and_leaves_nothing_running(tmp_path: Path) -> 
         seen["violations"] == seen["violations_seen_live"] == seen["pairs_missing_at_the_end"] == 0
     )
     assert seen["messages"] > 0
+    kept = found["replicas"]
+    assert (kept["mode"], kept["replicas"], kept["equal"]) == ("active-active", 3, True)
+    assert kept["killed"] in range(3)
+    assert kept["took_over_s"] < 30
+    assert kept["in_sync_s"] < 30
     assert 0 < found["control_bytes"]["ours"] < found["control_bytes"]["rst_matrix"]
     page = Path(found["report"]).read_text()
     assert page.count("<svg") == 8
@@ -110,7 +115,7 @@ def test_demo_keeps_every_promise_and_leaves_nothing_running(tmp_path: Path) -> 
     assert b"is not empty" in again.stderr
 
 
-@pytest.mark.parametrize("moment", [b"broker listens", b"Spark starts", b"members gather", b"said"])
+@pytest.mark.parametrize("moment", [b"brokers listen", b"Spark starts", b"members gather", b"said"])
 def test_interrupted_demo_ends_at_once_and_leaves_nothing(tmp_path: Path, moment: bytes) -> None:
     with demo(tmp_path, "--members", "3") as (process, mark):
         assert process.stderr is not None

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from rich.console import Console
 from rich.table import Table
 
-from orderwire.aio.broker_process import BrokerProcess
+from orderwire.cli.demo.brokers import REPLICAS, Brokers
 from orderwire.cli.demo.children import Child, ChildError
 from orderwire.cli.demo.conference import Conference
 from orderwire.cli.demo.script import MEMBER_NAMES, ScriptError, read_text
@@ -29,6 +29,7 @@ from orderwire.cli.demo.settings import (
 )
 from orderwire.cli.output import EXIT_FAILED, emit, emit_json, progress
 from orderwire.kernel import OrderwireError
+from orderwire.verify.verdict import Verdict
 
 MEMBERS = 6
 KAFKA_SECONDS_MAX = 20.0
@@ -111,9 +112,9 @@ def command(
 
     Six members find each other, tell each other a text and send voice, over loopback sockets that
     delay, lose and reorder, in Δ-causal order and beside it without order.  A guest is killed and
-    comes back.  Everything goes through a Kafka-wire
-    broker to a log on disk; Spark reads it back, audits it and writes a report.  Takes about two
-    minutes.  Exit status: 0 all promises held, 1 one did not.
+    comes back.  Everything goes through three active-active brokers that speak Kafka's protocol,
+    of which one is killed and comes back; Spark reads it from their logs, audits it and writes a
+    report.  Takes about two minutes.  Exit status: 0 all promises held, 1 one did not.
 
     \b
     Example: orderwire demo --text book.txt
@@ -130,12 +131,12 @@ def command(
     folder.mkdir(parents=True, exist_ok=True)
     interrupts = _Interrupts()
     try:
-        with BrokerProcess.start(folder / "broker", "--flush", "group") as broker:
-            clock.tell(f"broker listens on {broker.address}")
+        clock.tell("ZooKeeper and three active-active brokers start")
+        brokers = Brokers.start(folder / "brokers")
+        with contextlib.closing(brokers):
+            clock.tell(f"brokers listen on {brokers.cluster.bootstrap}")
             found = asyncio.run(
-                _hold(
-                    run, broker.address, text, text_path, folder, members, seed, clock, interrupts
-                )
+                _hold(run, brokers, text, text_path, folder, members, seed, clock, interrupts)
             )
     except asyncio.CancelledError:
         progress("interrupted: everything is stopped")
@@ -153,7 +154,7 @@ def command(
 
 async def _hold(
     run: str,
-    brokers: str,
+    replicas: Brokers,
     text: bytes,
     text_path: Path | None,
     folder: Path,
@@ -162,8 +163,9 @@ async def _hold(
     clock: _Clock,
     interrupts: _Interrupts,
 ) -> dict[str, Any]:
-    """Lead analyst and members; return what the analyst found."""
+    """Lead analyst, members and brokers; return what the analyst found."""
     interrupts.watch()
+    brokers = replicas.cluster.bootstrap
     await asyncio.to_thread(_prepare_topics, brokers, members)
     started: list[Child] = []
     logs = folder / "logs"
@@ -196,7 +198,12 @@ async def _hold(
             folder=logs,
             started=started,
         )
-        await conference.talk(clock.step)
+        losing = asyncio.create_task(replicas.lose_one(TEXT_TOPIC))
+        try:
+            await conference.talk(clock.step)
+            await losing
+        finally:
+            losing.cancel()
         await conference.leave()
         clock.tell("the conference is over; Spark closes its books")
         answer = await analyst.wait_for(
@@ -204,6 +211,10 @@ async def _hold(
         )
         found: dict[str, Any] = answer["found"]
         found["discovery"] |= msgspec.to_builtins(conference.discovery)
+        kept = await replicas.found()
+        found["replicas"] = msgspec.to_builtins(kept)
+        if not kept.equal:
+            found["verdict"] = Verdict.INVALID.value
         return found
     except asyncio.CancelledError:
         for child in started:
@@ -219,7 +230,7 @@ def _prepare_topics(brokers: str, members: int) -> None:
     """Create the run's topics: a partition a member for the trace, one for the text."""
     admin = AdminClient({"bootstrap.servers": brokers, "log_level": 2})
     partitions = {TRACE_TOPIC: members + 1, DELIVERY_TOPIC: 2, TEXT_TOPIC: 1}
-    topics = [NewTopic(topic, count, 1) for topic, count in partitions.items()]
+    topics = [NewTopic(topic, count, REPLICAS) for topic, count in partitions.items()]
     for future in admin.create_topics(topics, operation_timeout=KAFKA_SECONDS_MAX).values():
         future.result(KAFKA_SECONDS_MAX)
 
@@ -268,6 +279,12 @@ def _print(found: dict[str, Any]) -> None:
         f"discovery: {seen['verdict']}, {seen['participants']} participants; all known"
         f" {_after(seen['known_s'])} the last start, the guest that was killed"
         f" {_after(seen['restart_known_s'])} it was back"
+    )
+    kept = found["replicas"]
+    emit(
+        f"replicas: {kept['replicas']} {kept['mode']}, broker {kept['killed']} was killed:"
+        f" {kept['took_over_s']:.1f} s until others had taken over, {kept['in_sync_s']:.1f} s until"
+        f" it was in sync again; {'all have committed the same' if kept['equal'] else 'NOT equal'}"
     )
     costs = ", ".join(f"{name} {value:,.1f}" for name, value in found["control_bytes"].items())
     emit(f"control bytes a copy: {costs}")
