@@ -157,7 +157,9 @@ class ActiveStandby:
         if self._term is not None and self._office.epoch != self._term.epoch:
             effects += self._end_term("another epoch has begun")
         for effect in answer:
-            if isinstance(effect, Elect) and self._doubtful and effect.epoch >= 0:
+            if isinstance(effect, Elect) and effect.epoch < 0:
+                self._doubtful = False  # nothing was ever committed
+            if isinstance(effect, Elect) and self._doubtful:
                 self._contend_at = self._contend_at or Instant(now + self.settings.round_timeout_ns)
             else:
                 effects.append(effect)
@@ -188,6 +190,7 @@ class ActiveStandby:
         if epoch <= self._kept.known_epoch:  # somebody was elected after us already
             return self._office.resign()
         self._kept.raise_epoch(epoch)  # [R2]
+        self._doubtful = False
         self._leader, self._follows = None, False
         others = [each for each in view.replicas if each != self.me]
         term = self._term = Term(epoch, self.log, self.settings, others, now)
@@ -428,6 +431,8 @@ class ActiveStandby:
             if isinstance(done, Refused):
                 raise RemoteProtocolError(f"records of broker {source} are refused: {done.message}")
         self._assigned_end = message.end
+        if message.high_watermark <= log.end_offset:
+            self._doubtful = False  # nothing that is committed is missing
         effects += self._advance(min(message.high_watermark, log.end_offset), now)
         if message.log_start > log.start_offset:
             start = min(message.log_start, self._high_watermark)
