@@ -43,8 +43,9 @@ class _Source:
     def __init__(self) -> None:
         self.left: deque[Span] = deque()
         """Not asked for yet, or not here yet."""
-        self.pieces: deque[tuple[int, int, memoryview]] = deque()
-        """First offset, the offset behind the last, batch: here, and not in the log yet."""
+        self.pieces: deque[tuple[int, int, bytes, int, int]] = deque()
+        """First offset, the offset behind the last, and where the batch stands in what came: here,
+        and not in the log yet."""
         self.asked = False
 
 
@@ -244,7 +245,6 @@ class Member:
             return
         each = copying.sources[source]
         each.asked = False
-        view = memoryview(message.records)
         for at, header in walk(message.records):
             end = header.last_offset + 1
             if not each.left or each.left[0][0] != header.base_offset or each.left[0][1] < end:
@@ -255,7 +255,7 @@ class Member:
             first, behind = each.left.popleft()
             if end < behind:
                 each.left.appendleft((end, behind))
-            each.pieces.append((first, end, view[at : at + header.size_bytes]))
+            each.pieces.append((first, end, message.records, at, at + header.size_bytes))
         if not message.records:
             self._fail(copying, source)
             return
@@ -301,9 +301,9 @@ class Member:
             run: list[memoryview] = []
             end = at
             while each.pieces and each.pieces[0][0] <= end:
-                first, behind, batch = each.pieces.popleft()
+                first, behind, records, start, stop = each.pieces.popleft()
                 if first == end:
-                    run.append(batch)
+                    run.append(memoryview(records)[start:stop])
                     end = behind
             if not run:
                 continue
