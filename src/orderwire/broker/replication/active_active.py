@@ -304,7 +304,8 @@ class ActiveActiveReplica:
             case SyncPull():
                 self.member.pull(source, message)
             case Pulled():
-                self.member.pulled(source, message, now)
+                if self.rounds is None or not self.rounds.fetched(source, message, now):
+                    self.member.pulled(source, message, now)
             case Commit():
                 self.member.commit(message, now)
             case CommittedLog():

@@ -419,12 +419,13 @@ class Original:
             verdict = self.producers.check(
                 producer_id, producer_epoch, batch.first_sequence, batch.last_sequence
             )
-            if isinstance(verdict, Appended):
-                if verdict.base_offset < committed:
-                    self.out.tell(source, OrphanKnown(self.epoch, number, verdict.base_offset))
-                else:
-                    self.round_wanted = True
-                    self.out.tell(source, OrphanLater(self.epoch, number))
+            if isinstance(verdict, Appended) and verdict.base_offset >= committed:
+                self.round_wanted = True
+                self.out.tell(source, OrphanLater(self.epoch, number))
+                return
+            # What was told to be stored and then sealed is remembered, and is not there.
+            if isinstance(verdict, Appended) and self._is_at(header, verdict.base_offset):
+                self.out.tell(source, OrphanKnown(self.epoch, number, verdict.base_offset))
                 return
         end = base + 1 + header.last_offset_delta + 1
         entry = Assigned(base, end, source, None, header.size_bytes, now)
@@ -436,3 +437,11 @@ class Original:
         self._assign(entry, admitted, now)
         self.round_wanted = True
         self.out.tell(source, OrphanPlace(self.epoch, number, base))
+
+    def _is_at(self, header: BatchHeader, base: int) -> bool:
+        """Whether the same batch of the same producer is committed there."""
+        found = self.files.committed_at(base)
+        return found is not None and (
+            (found.producer_id, found.producer_epoch, found.base_sequence)
+            == (header.producer_id, header.producer_epoch, header.base_sequence)
+        )

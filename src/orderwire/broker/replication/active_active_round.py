@@ -77,11 +77,8 @@ class Round:
         ]
         return min(behind)[1] if behind else epoch
 
-    def plan(self, epoch: int, offers: dict[BrokerId, list[Span]], sealed: list[Span]) -> Plan:
-        """Say for each member what it lacks, and who has it.
-
-        `offers` are what members of no account have of the holes; `sealed` the other holes.
-        """
+    def plan(self, epoch: int, sealed: list[Span]) -> Plan:
+        """Say for each member what it lacks, and who has it; `sealed` are the holes."""
         seals = [(first, end, self.epoch_behind(end, epoch)) for first, end in sealed]
         have = {member: union(run[:2] for run in held) for member, held in self.closed.items()}
         pulls: dict[BrokerId, list[Pull]] = {}
@@ -91,13 +88,10 @@ class Round:
             wanted: list[Pull] = []
             others = members[place + 1 :] + members[:place]
             others.sort(key=lambda other, member=member: (member, other) in self.avoid)  # type: ignore[misc]
-            for source, spans in [
-                *((other, have[other]) for other in others),
-                *offers.items(),
-            ]:
+            for source in others:
                 if not lacking:
                     break
-                found = common(lacking, spans)
+                found = common(lacking, have[source])
                 wanted += [(source, first, end) for first, end in found]
                 taken = union(found)
                 lacking = [gap for span in lacking for gap in missing(*span, taken)]

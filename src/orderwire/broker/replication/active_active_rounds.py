@@ -13,9 +13,11 @@ from orderwire.broker.replication.active_active_messages import (
     Done,
     Held,
     InSync,
+    Pulled,
     RejoinFetch,
     SyncClose,
     SyncCopy,
+    SyncPull,
 )
 from orderwire.broker.replication.active_active_original import Original
 from orderwire.broker.replication.active_active_round import Round
@@ -75,11 +77,14 @@ class Rounds:
         self._joining: dict[BrokerId, _Joining] = {}
         self._offers: dict[BrokerId, list[Held]] = {}
         self._asked: dict[BrokerId, RejoinFetch] = {}
-        """Who wants in while we recover."""
+        """Who wants in while a round runs."""
         self._reported: set[BrokerId] = set()
         """Outsiders that said what they have since this round opened."""
         self.recovered_end = 0
         """Offsets from here on are of our epoch."""
+        self._fetching: BrokerId | None = None
+        """The outsider that was asked for what is missing, until when."""
+        self._fetch_until: Instant = now
         self._drain_end: int | None = None
         self.links.look_anew()
         self._open(recovery=True, now=now)
@@ -138,6 +143,8 @@ class Rounds:
                 times.append(running.deadline)
                 if not running.planned:
                     times.append(Instant(running.told_at + _REPEAT_NS))
+            elif self._fetching is not None:
+                times.append(self._fetch_until)
             elif self.settings.hole_policy is HolePolicy.SEAL:
                 times.append(Instant(running.holes_since + self.settings.hole_timeout_ns))
         elif self._has_work() and self._drain_end is None:
@@ -261,18 +268,16 @@ class Rounds:
         """Find the holes, and say who copies what.  [R4, R5]"""
         if running.recovery:
             running.end = running.held_end()
-        holes = running.holes()
-        offers = self._offered(running, holes)
-        sealed = [
-            hole for hole in holes if not any(common([hole], each) for each in offers.values())
-        ]
-        if sealed and not self._may_seal(running, now):
+        sealed = running.holes()
+        if sealed and (self._fetch(running, sealed, now) or not self._may_seal(running, now)):
             return
-        running.holes_since = None
+        if running.holes_since is not None:
+            running.holes_since = None
+            running.deadline = Instant(now + self.settings.round_timeout_ns)
         running.planned = True
         if running.recovery:  # nobody knows how much it is
             running.deadline = Instant(now + _RECOVERY_FACTOR * self.settings.round_timeout_ns)
-        plan = running.plan(self.epoch, offers, sealed)
+        plan = running.plan(self.epoch, sealed)
         for first, end, _ in plan.seals:
             self.sealed += end - first
             self.out.note(Sealed(self.epoch, first, end - 1))
@@ -302,20 +307,40 @@ class Rounds:
             return False
         return now >= running.holes_since + self.settings.hole_timeout_ns
 
-    def _offered(self, running: Round, holes: list[Span]) -> dict[BrokerId, list[Span]]:
-        """Holes of this epoch that an outsider has: offset and epoch name a batch."""
-        offers: dict[BrokerId, list[Span]] = {}
+    def _fetch(self, running: Round, holes: list[Span], now: Instant) -> bool:
+        """Get from an outsider what nobody in sync has; returns whether one is asked.  [R4]
+
+        Only what our epoch assigned: there, offset and epoch name a batch.
+        """
+        if self._fetching is not None and now < self._fetch_until:
+            return True
+        self._fetching = None
         if running.recovery:
-            return offers
-        begin = self.recovered_end
-        left = [hole for hole in holes if hole[0] >= begin]
-        for broker, held in self._offers.items():
-            ours = union(run[:2] for run in held if run[2] == self.epoch)
-            whole = [hole for hole in left if common([hole], ours) == [hole]]
-            if whole:
-                offers[broker] = whole
-                left = [hole for hole in left if hole not in whole]
-        return offers
+            return False
+        ours = [hole for hole in holes if hole[0] >= self.recovered_end]
+        for broker, held in list(self._offers.items()):
+            spans = common(ours, union(run[:2] for run in held if run[2] == self.epoch))
+            if spans and self.links.up(broker):
+                if running.holes_since is None:
+                    running.holes_since = now
+                self._fetching = broker
+                self._fetch_until = Instant(now + self.settings.round_timeout_ns)
+                self._offers[broker] = []  # once is enough, unless it tells again
+                message = SyncPull(self.epoch, running.number, running.attempt, spans)
+                self.out.tell(broker, message)
+                return True
+        return False
+
+    def fetched(self, source: BrokerId, message: Pulled, now: Instant) -> bool:
+        """Take what an outsider had; returns whether we had asked for it."""
+        running = self._current(message.round, message.attempt)
+        if running is None or running.holes_since is None or source != self._fetching:
+            return False
+        self._fetching = None
+        if message.records:
+            self.files.keep(message.records)
+            self._again(running, now)  # now we have it
+        return True
 
     def copy_failed(self, source: BrokerId, message: CopyFailed, now: Instant) -> None:
         """Two members cannot reach each other, or one has lost what it had."""
@@ -323,7 +348,6 @@ class Rounds:
         if running is None or not running.planned:
             return
         running.avoid.add((source, message.source))
-        self._offers.pop(message.source, None)
         if self._retry_at is None:  # who has a way to it may have it by then
             self._retry_at = Instant(now + self.settings.sync_min_gap_ns)
 
@@ -359,10 +383,10 @@ class Rounds:
             self.recovered_end = running.end
             self.original.begin()
             self.out.note(Recovered(self.epoch, running.end))
-            asked, self._asked = self._asked, {}
-            for source, message in asked.items():
-                self.rejoin(source, message, now)
         self._offers.clear()
+        asked, self._asked = self._asked, {}
+        for source, message in asked.items():
+            self.rejoin(source, message, now)
         if self.settings.coordination is Coordination.ZOOKEEPER:
             self.out.add(Unlock())
 
@@ -424,6 +448,8 @@ class Rounds:
         self._joining.pop(broker, None)
         self._asked.pop(broker, None)
         self._offers.pop(broker, None)
+        if self._fetching == broker:
+            self._fetching = None
         self.original.lost(broker)
 
     def _remove_late(self, now: Instant) -> None:
@@ -460,17 +486,19 @@ class Rounds:
             return
         self._offers[source] = message.held
         self._reported.add(source)
-        if not self.original.active:
+        running = self.round
+        if not self.original.active or (running is not None and message.held):
+            # Once it knows what is committed it lets go of what it has: the round may need that.
             self._asked[source] = message
-            if self.round is not None and self.round.holes_since is not None:
-                self._plan(self.round, now)
+            if running is not None and running.holes_since is not None:
+                self._plan(running, now)
             return
         if self.files.committed < message.committed <= self.files.log.end_offset:
             self._commit(message.committed, self._number, now)  # somebody has seen it committed
         self._joining.pop(source, None)
         self._send_committed(source, message.offset)
-        if self.round is not None and self.round.holes_since is not None:
-            self._plan(self.round, now)
+        if running is not None and running.holes_since is not None:
+            self._plan(running, now)
 
     def _send_committed(self, to: BrokerId, offset: int) -> None:
         log = self.files.log
