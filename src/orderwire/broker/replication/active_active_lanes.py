@@ -429,9 +429,9 @@ class ActiveActiveLanes:
         if broker != self.me:
             return self.store.copy(broker).end
         start = self.store.last.end_of(self.me)
-        end = self.store.lane.end
-        if self.store.lane.pending_bytes(start) <= self.settings.message_bytes_max:
-            return end
+        pending = self.store.lane.pending_bytes(start)
+        if pending <= self.settings.message_bytes_max:
+            return self.store.lane.end if pending else start
         first, data = self._part(start)
         return first + len(data)
 

@@ -44,6 +44,8 @@ class LaneMember:
         self._source: BrokerId | None = None
         """From whom the log is being copied."""
         self._asked_until: Instant | None = None
+        self._again_at: Instant | None = None
+        """When to ask the original again, should we still be out of sync."""
 
     @property
     def _timeout(self) -> int:
@@ -199,7 +201,8 @@ class LaneMember:
             return replica.original.is_done(replica.me, message, now) + replica.push(now)
         if self._following is None or self._followed_epoch != epoch:
             return []
-        return [Tell(self._following, message)]
+        # What came meanwhile goes first: so the next round has it.
+        return [*replica.push(now, everything=True), Tell(self._following, message)]
 
     # Copying another's log.
 
@@ -210,6 +213,7 @@ class LaneMember:
         self._source = source
         self._missing_until = None
         self._asked_until = Instant(now + self._timeout // 2)
+        self._again_at = Instant(now + self._timeout)
         log = self._store.log
         message = LaneFetch(self._replica.known_epoch, log.end_offset, log.epochs.latest)
         return [Tell(source, message)]
@@ -336,6 +340,12 @@ class LaneMember:
             source, self._source, self._asked_until = self._source, None, None
             if source is not None:
                 effects += self.fetch(source, now)
+        again = self._asks_again()
+        if again is not None and again <= now:
+            original = self._replica.office.original
+            self._again_at = None
+            if original is not None:
+                effects += self._fetch_once(original, now)
         if self._missing_until is not None and self._missing_until <= now:
             self._missing_until = None
             if self._following is not None:
@@ -344,5 +354,12 @@ class LaneMember:
 
     def next_deadline(self) -> Instant | None:
         """When `wake` is next due."""
-        due = [each for each in (self._asked_until, self._missing_until) if each is not None]
-        return min(due, default=None)
+        due = (self._asked_until, self._missing_until, self._asks_again())
+        return min((each for each in due if each is not None), default=None)
+
+    def _asks_again(self) -> Instant | None:
+        """The original may have given us up for late; it does not tell."""
+        replica = self._replica
+        if replica.in_sync or self._source is not None or replica.original is not None:
+            return None
+        return self._again_at

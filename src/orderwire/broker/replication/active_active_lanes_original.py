@@ -286,9 +286,7 @@ class LaneOriginal:
         """Whether a lane has something that is not ordered."""
         store = self._store
         last = store.last
-        if store.lane.end > last.end_of(self._me) and store.lane.pending_bytes(
-            last.end_of(self._me)
-        ):
+        if store.lane.pending_bytes(last.end_of(self._me)):
             return True
         return any(copy.end > last.end_of(each) for each, copy in store.copies.items())
 
@@ -393,7 +391,6 @@ class LaneOriginal:
             late = {each for each in self._late() if self._limit(each) <= now}
             if late:
                 self._joining -= late
-                self._learners -= late
                 effects += self._remove(late & set(self._replica.isr), now)
         return effects + self.go_on(now)
 
