@@ -80,6 +80,10 @@ BREACHES = {
 }
 
 
+FIRST_SEED = {"own-lane-dropped": 45, "unfenced": 52}
+"""Close before one that shows it."""
+
+
 def breaches(name: str, settings: RunSettings, seed: int) -> set[str]:
     """What the judge finds without one rule."""
     with mutated(name):
@@ -92,8 +96,9 @@ def breaches(name: str, settings: RunSettings, seed: int) -> set[str]:
 
 @pytest.mark.parametrize("name", sorted(MUTANTS))
 def test_every_rule_is_needed(name: str) -> None:
-    for seed in range(60):
-        settings = drawn_run(seed, LANES)
+    first = FIRST_SEED.get(name, 0)
+    for seed in range(first, first + 40):
+        settings = drawn_run(seed, LANES, without=[] if name == "unfenced" else ["deletions"])
         if name == "own-lane-dropped":
             settings = under_load(acks=1, idempotent=False, replicas=2 + seed % 2)
         if breaches(name, settings, seed) & BREACHES[name]:

@@ -41,7 +41,7 @@ def _order_anew(self: LaneOriginal, now: Instant) -> Effects:
 
 
 def _open_anew(self: ActiveActiveLanes) -> None:
-    if not self._open and self.in_sync:
+    if not self.is_open and self.in_sync:
         lane = self.store.lane
         while lane._segments:
             lane._storage.remove(f"lane-{lane._segments.pop().base:020}")

@@ -81,10 +81,7 @@ class Side:
 
     def expire(self, who: int) -> None:
         """A session ends."""
-        self.expire_session(self.sessions[who])
-
-    def expire_session(self, session: int) -> None:
-        if self.znodes.end_session(session):
+        if self.znodes.end_session(self.sessions[who]):
             self.view()
 
     def connect(self, a: int, b: int) -> None:

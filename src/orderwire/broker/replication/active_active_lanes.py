@@ -17,14 +17,12 @@ from collections.abc import Callable
 from typing import Any
 
 from orderwire.broker.error_codes import ErrorCode
-from orderwire.broker.log import Admitted, Appended, PartitionLog, Refused, Storage, StorageError
-from orderwire.broker.log.admission import admit
-from orderwire.broker.log.producers import ProducerTable
+from orderwire.broker.log import PartitionLog, Storage, StorageError
+from orderwire.broker.replication.active_active_lanes_intake import LaneIntake
 from orderwire.broker.replication.active_active_lanes_member import LaneMember
 from orderwire.broker.replication.active_active_lanes_original import LaneOriginal
 from orderwire.broker.replication.effects import (
     Advance,
-    Answer,
     Deposed,
     Effects,
     Elect,
@@ -52,9 +50,9 @@ from orderwire.broker.replication.lane_messages import (
     Stamp,
 )
 from orderwire.broker.replication.lane_order import Placed
-from orderwire.broker.replication.lane_producers import LaneProducers, Request
+from orderwire.broker.replication.lane_producers import LaneProducers
 from orderwire.broker.replication.lane_store import LaneStore, LaneSync
-from orderwire.broker.replication.lane_waiting import Waiting, WaitingRequests
+from orderwire.broker.replication.lane_waiting import WaitingRequests
 from orderwire.broker.replication.office import Office
 from orderwire.broker.replication.replica import SyncWork
 from orderwire.broker.replication.settings import ReplicationSettings
@@ -65,8 +63,6 @@ from orderwire.kernel.errors import RemoteProtocolError
 
 PUSH_BYTES = 64 << 10
 """So much of a lane is sent at once; less waits until what was sent before is ordered."""
-_ANY = ProducerTable()
-"""Knows no producer: sequences are judged at the cut."""
 
 
 class ActiveActiveLanes:
@@ -97,7 +93,8 @@ class ActiveActiveLanes:
         self.original: LaneOriginal | None = None
         """While we are."""
         self.member = LaneMember(self)
-        self._open = False
+        self.intake = LaneIntake(self)
+        self.is_open = False
         """Whether our lane takes batches: the original has told us how far it is ordered."""
         self._pushed: dict[BrokerId, int] = {}
         self._committed_end = last.end_of(me) if last.end_offset <= self.high_watermark else 0
@@ -113,10 +110,10 @@ class ActiveActiveLanes:
             LaneFetch: self.member.serve,
             LaneLog: self.member.log_part,
             LaneDiverged: self.member.diverged,
-            LaneBind: self._bind,
-            LaneBound: self._bound,
-            LaneForward: self._forward,
-            LaneForwarded: self._forwarded,
+            LaneBind: self.intake.bind,
+            LaneBound: self.intake.bound,
+            LaneForward: self.intake.forward,
+            LaneForwarded: self.intake.forwarded,
             LaneFenced: self._fenced,
         }
 
@@ -145,7 +142,7 @@ class ActiveActiveLanes:
     @property
     def takes_produce(self) -> bool:
         """Whether our lane takes batches.  [S004:4.3]"""
-        return self._open
+        return self.is_open
 
     @property
     def serves_fetch(self) -> bool:
@@ -202,23 +199,23 @@ class ActiveActiveLanes:
         assert self.original is not None
         epoch = self.original.epoch
         self.original = None
-        return [Note(Deposed(epoch, reason)), *self._refuse_asked()]
+        return [Note(Deposed(epoch, reason)), *self.intake.refuse_asked()]
 
     def _left_out(self) -> Effects:
         """We are not in sync: nobody orders our lane before we are again.  What is in it stays."""
-        if not self._open:
+        if not self.is_open:
             return []
-        self._open = False
-        return self._refuse_asked() + self.waiting.refuse_all(
+        self.is_open = False
+        return self.intake.refuse_asked() + self.waiting.refuse_all(
             ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "this replica has left the in-sync set"
         )
 
     def open_lane(self) -> None:
         """Our log is the original's, so we know how far our lane is ordered: take batches."""
-        if not self._open and self.in_sync:
+        if not self.is_open and self.in_sync:
             self.store.lane.begin(self.store.last.end_of(self.me))
             self._pushed.clear()
-            self._open = True
+            self.is_open = True
 
     def raise_epoch(self, epoch: int) -> None:
         """Promise to refuse lower epochs.  [R2]"""
@@ -255,19 +252,11 @@ class ActiveActiveLanes:
         if broker in self.links:
             self.links.discard(broker)
             self.lost_at[broker] = now
-        self.waiting.forget_asker(broker)
-        effects: Effects = []
-        for number, (token, to) in list(self.producers.forwarded.items()):
-            if to == broker:
-                del self.producers.forwarded[number]
-                refused = Refused(
-                    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, f"the link to {to} broke"
-                )
-                effects.append(Answer(token, refused))
+        effects = self.intake.disconnected(broker)
         if self.original is not None:
             return effects + self.original.disconnected(broker, now)
         if self.office.original == broker:
-            effects += self._refuse_asked()
+            effects += self.intake.refuse_asked()
         self.member.disconnected(broker)
         return effects
 
@@ -277,150 +266,17 @@ class ActiveActiveLanes:
         self, token: int, connection: int, records: Buffer, acks: int, now: Instant
     ) -> Effects:
         """Append to our lane, or hand on what belongs to another."""
-        admitted = self._admitted(records, acks)
-        if isinstance(admitted, Refused | Appended):
-            return [Answer(token, admitted)]
-        request = Request(None, token, acks, admitted, b"")
-        if not admitted.sequenced:
-            return self._append(request, records, now)
-        producer_id, epoch, batch = admitted.sequenced[0]
-        found = self.log.producers.check(
-            producer_id, epoch, batch.first_sequence, batch.last_sequence
-        )
-        if isinstance(found, Appended) and found.last_offset < self.high_watermark:
-            return [Answer(token, found)]
-        if isinstance(found, Refused) and found.error is ErrorCode.INVALID_PRODUCER_EPOCH:
-            return [Answer(token, found)]
-        return self._route(producer_id, batch.first_sequence, request, records, now)
-
-    def _admitted(self, records: Buffer, acks: int) -> Admitted | Appended | Refused:
-        if not self._open:
-            return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this replica is not in sync")
-        settings = self.settings
-        if acks == -1 and len(self.isr) < settings.min_insync_replicas:
-            return Refused(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{len(self.isr)} replicas are in sync, {settings.min_insync_replicas} are needed",
-            )
-        pending = self.store.lane.pending_bytes(self._committed_end)
-        waiting = len(self.waiting) + self.producers.waiting
-        if (
-            pending + len(records) > settings.pending_bytes_max
-            or waiting >= settings.waiting_requests_max
-        ):
-            return Refused(
-                ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{pending} bytes and {waiting} requests wait for their order already",
-            )
-        view = records if not isinstance(records, bytes) else memoryview(records)
-        return admit(view, 0, self.log.config, _ANY, internal=False)
-
-    def _route(
-        self, producer_id: int, sequence: int, request: Request, records: Buffer, now: Instant
-    ) -> Effects:
-        """Find the lane of an idempotent producer."""
-        producers = self.producers
-        if producer_id in producers.asked:  # behind what waits already
-            request.records = bytes(records)
-            producers.asked[producer_id].append(request)
-            return []
-        owner = producers.bound.get(producer_id)
-        if self.original is not None:
-            owner = producers.decide(producer_id, self.me, self.isr)
-        elif owner is None and sequence == 0:
-            producers.bind(producer_id, self.me)
-            owner = self.me
-        elif owner is None or owner not in self.isr:
-            return self._ask(producer_id, request, records)
-        if owner == self.me:
-            return self._append(request, records, now)
-        return self._hand_on(BrokerId(owner), request, records)
-
-    def _ask(self, producer_id: int, request: Request, records: Buffer) -> Effects:
-        original = self.office.original
-        if original is None or original not in self.links:
-            refused = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the original is not there to ask")
-            return [Answer(request.token, refused)]
-        request.records = bytes(records)
-        self.producers.asked[producer_id] = [request]
-        return [Tell(original, LaneBind(self.known_epoch, producer_id))]
-
-    def _hand_on(self, owner: BrokerId, request: Request, records: Buffer) -> Effects:
-        if owner not in self.links:
-            refused = Refused(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER, f"the producer's lane is {owner}'s: no link"
-            )
-            return [Answer(request.token, refused)]
-        number = self.producers.forward(request.token, owner)
-        return [Tell(owner, LaneForward(number, request.acks, bytes(records)))]
-
-    def _append(self, request: Request, records: Buffer, now: Instant) -> Effects:
-        """Take a request's batches into our lane, in one write."""
-        admitted = request.admitted
-        position = self.store.lane.append(records)
-        self.waiting.add(
-            Waiting(
-                position,
-                position + len(records),
-                request.asker,
-                request.token,
-                request.acks == -1 or bool(admitted.sequenced),
-                admitted.next_offset,
-            )
-        )
-        if self.original is not None:
-            return self.original.go_on(now) + self.push(now)
-        return self.push(now)
-
-    def _refuse_asked(self) -> Effects:
-        effects: Effects = []
-        refused = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the original is another")
-        for requests in self.producers.asked.values():
-            effects += [Answer(each.token, refused) for each in requests if each.token != -1]
-        self.producers.asked.clear()
-        return effects
+        return self.intake.produce(token, records, acks, now)
 
     def forget(self, token: int) -> None:
         """Nobody waits for this answer any more; the batch stays."""
         self.waiting.forget(token)
         self.producers.forget(token)
 
-    def _bind(self, source: BrokerId, message: LaneBind, now: Instant) -> Effects:
-        if self.original is None or message.epoch != self.original.epoch:
-            return [Tell(source, LaneFenced(self.known_epoch))]
-        owner = self.producers.decide(message.producer_id, source, self.isr)
-        return [Tell(source, LaneBound(message.epoch, message.producer_id, owner))]
-
-    def _bound(self, source: BrokerId, message: LaneBound, now: Instant) -> Effects:
-        requests = self.producers.asked.pop(message.producer_id, [])
-        self.producers.bind(message.producer_id, message.broker)
-        effects: Effects = []
-        for request in requests:
-            if request.token == -1:
-                continue
-            if message.broker != self.me:
-                effects += self._hand_on(BrokerId(message.broker), request, request.records)
-            elif self._open:
-                effects += self._append(request, request.records, now)
-            else:
-                refused = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this replica is not in sync")
-                effects.append(Answer(request.token, refused))
-        return effects
-
-    def _forward(self, source: BrokerId, message: LaneForward, now: Instant) -> Effects:
-        admitted = self._admitted(message.records, message.acks)
-        if isinstance(admitted, Refused | Appended):
-            return [Tell(source, LaneForwarded(message.number, admitted))]
-        request = Request(source, message.number, message.acks, admitted, b"")
-        if admitted.sequenced:
-            self.producers.bind(admitted.sequenced[0][0], self.me)
-        return self._append(request, message.records, now)
-
-    def _forwarded(self, source: BrokerId, message: LaneForwarded, now: Instant) -> Effects:
-        found = self.producers.forwarded.pop(message.number, None)
-        if found is None or found[1] != source:
-            return []
-        return [Answer(found[0], message.result)]
+    @property
+    def pending_bytes(self) -> int:
+        """Of our lane, as far as they are not known to be committed."""
+        return self.store.lane.pending_bytes(self._committed_end)
 
     # Lanes.
 
@@ -451,7 +307,7 @@ class ActiveActiveLanes:
         """Send our lane to the other members: at once when nothing of it is on its way, else with
         what gathers until that is ordered.  [R10]
         """
-        if not self._open:
+        if not self.is_open:
             return []
         lane = self.store.lane
         ordered = self.store.last.end_of(self.me)
@@ -494,7 +350,7 @@ class ActiveActiveLanes:
 
     def _resend(self, source: BrokerId, message: LaneResend, now: Instant) -> Effects:
         """Another replica has our lane to there only."""
-        if self._open:
+        if self.is_open:
             self._pushed[source] = max(message.position, self._committed_end)
         return self.push(now)
 
@@ -604,7 +460,7 @@ class ActiveActiveLanes:
             "rounds": last.round,
             "sealed": 0,
             "orphans": 0,
-            "pending_bytes": self.store.lane.pending_bytes(self._committed_end),
+            "pending_bytes": self.pending_bytes,
             "lag": {}
             if original is None
             else {each: original.round - original.done.get(each, 0) for each in self.isr},

@@ -8,6 +8,7 @@ from orderwire.broker.log import Appended, Refused
 
 Ends: TypeAlias = tuple[tuple[int, int], ...]
 """Broker → how far its lane is ordered, ascending by broker: a cut, as a vector."""
+UNDECIDED = -1
 Stamp: TypeAlias = tuple[int, int]
 """Epoch and round of a cut: later cuts are larger, whoever proposed them."""
 
@@ -152,7 +153,7 @@ class LaneBind(msgspec.Struct, frozen=True, tag=True):
 
 
 class LaneBound(msgspec.Struct, frozen=True, tag=True):
-    """It belongs to this broker's lane."""
+    """It belongs to this broker's lane; to UNDECIDED when we are not original."""
 
     epoch: int
     producer_id: int
