@@ -24,10 +24,11 @@ MORE_THAN_ONE = 0.45
 def drawn_producers(draw: Random, mode: Mode, replicas: int) -> tuple[ProducerSettings, ...]:
     found: list[ProducerSettings] = []
     for _ in range(draw.randint(1, 3)):
+        idempotent = draw.random() < 0.5
         found.append(
             ProducerSettings(
-                acks=draw.choice([1, -1]),
-                idempotent=draw.random() < 0.6,
+                acks=-1 if idempotent else draw.choice([1, -1]),  # as clients require
+                idempotent=idempotent,
                 batches=tuple(draw.randint(1, 3) for _ in range(draw.randint(4, 20))),
                 in_flight_max=draw.choice([1, 1, 2, 5]),
                 any_replica=mode is Mode.ACTIVE_ACTIVE_LANES,

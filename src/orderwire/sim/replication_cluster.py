@@ -445,7 +445,11 @@ class Cluster:
         assert not broker.up
         broker.life += 1
         now = self.clock(who)
-        broker.replica = self.make_replica(broker.number, broker.storage, self.settings, now)
+        try:
+            broker.replica = self.make_replica(broker.number, broker.storage, self.settings, now)
+        except PowerFailure:  # it ends while it recovers
+            self._stopped(broker, broker.doom)
+            return
         broker.high_watermark = broker.replica.log.start_offset
         self._advanced(broker, broker.replica.high_watermark)
         self.offer("begin", who)
@@ -469,11 +473,6 @@ class Cluster:
         broker.sync_wanted = False
         broker.operations.clear()
         broker.views.clear()
-        broker.storage.disk.crash_at_write = None
-        broker.doom = None
-        if power is not None:
-            broker.storage = broker.storage.after_crash(power)
-            broker.power_failed = True
         self.withdraw(broker=who)
         for peer in range(len(self.brokers)):
             if peer != who:
@@ -486,7 +485,16 @@ class Cluster:
         self.tokens = {token: asker for token, asker in self.tokens.items() if asker[2] != who}
         if self.on_deadline is not None:
             self.on_deadline(broker.number, None)
-        self.offer("start", who)
+        self._stopped(broker, power)
+
+    def _stopped(self, broker: Broker, power: Random | None) -> None:
+        """What is left of a process: its files."""
+        broker.storage.disk.crash_at_write = None
+        broker.doom = None
+        if power is not None:
+            broker.storage = broker.storage.after_crash(power)
+            broker.power_failed = True
+        self.offer("start", broker.number)
 
     def wake(self, who: int) -> None:
         """A deadline has come."""

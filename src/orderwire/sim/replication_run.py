@@ -257,6 +257,8 @@ class ReplicationRun:
         broker = self.world.brokers[self._who()]
         disk = broker.storage.disk
         disk.crash_at_write = disk.writes + self._fault.randint(0, 4)
+        if self.settings.faults.power_failures and self._fault.random() < 0.5:
+            broker.doom = Random(self._fault.random())
 
     def _do_expiries(self, _: Any) -> None:
         self.world.expire(self._who())

@@ -31,7 +31,7 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 
     replicas: int = 2
     producers: tuple[ProducerSettings, ...] = (
-        ProducerSettings(acks=1, batches=(1,)),
+        ProducerSettings(acks=1, idempotent=False, retries=False, batches=(1,)),
         ProducerSettings(acks=-1, batches=(1,)),
     )
     crashes: int = 0

@@ -8,8 +8,10 @@ come from a factory and keep the contract of `broker.replication.replica`.  [S00
 from collections.abc import Callable
 
 from orderwire.broker.log import Appended, Refused
+from orderwire.broker.log.faulty import PowerFailure
 from orderwire.broker.replication.settings import ReplicationSettings
 from orderwire.broker.replication.view import BrokerId
+from orderwire.kernel import NS_PER_MS
 from orderwire.sim.replication_clients import Consumer, Producer
 from orderwire.sim.replication_cluster import READ_BYTES, Cluster, MakeReplica, WorldSettings
 from orderwire.sim.replication_disk import batches_of, main_log, messages_on
@@ -177,9 +179,13 @@ class ReplicationWorld(Cluster):
         target = min(before, replica.high_watermark)
         if not replica.takes_produce or target <= replica.log.start_offset:
             return
-        start = replica.log.delete_records(
-            target, self.clock(original) // 1_000_000, replica.high_watermark
-        )
+        try:
+            start = replica.log.delete_records(
+                target, self.clock(original) // NS_PER_MS, replica.high_watermark
+            )
+        except PowerFailure:
+            self.crash(original, self.brokers[original].doom)
+            return
         assert isinstance(start, int)
         self.on_event(told.LogStart(start))
 
