@@ -11,6 +11,7 @@ from orderwire.broker.replication.settings import (
     OrphanPolicy,
     ReplicationSettings,
 )
+from orderwire.broker.settings import Flush
 from orderwire.kernel import NS_PER_MS, stream
 from orderwire.sim.replication_clients import ProducerSettings
 from orderwire.sim.replication_cluster import MakeReplica, WorldSettings
@@ -46,10 +47,14 @@ def drawn_settings(draw: Random, mode: Mode) -> ReplicationSettings:
         sync_min_gap_ns=draw.choice([0, 2 * NS_PER_MS]),
         sync_on_fetch=draw.random() < 0.7,
         eager_copy=draw.random() < 0.5,
+        flush=draw.choice([Flush.GROUP, Flush.GROUP, Flush.MESSAGE]),
         round_timeout_ns=draw.choice([60, 300]) * NS_PER_MS,
+        link_grace_ns=draw.choice([20, 200]) * NS_PER_MS,
         hole_timeout_ns=draw.choice([0, 0, 50 * NS_PER_MS]),
         hole_policy=draw.choice([HolePolicy.SEAL, HolePolicy.SEAL, HolePolicy.WAIT]),
-        orphan_policy=draw.choice([OrphanPolicy.REPUBLISH] * 3 + [OrphanPolicy.QUARANTINE]),
+        orphan_policy=draw.choice(
+            [OrphanPolicy.REPUBLISH] * 4 + [OrphanPolicy.QUARANTINE, OrphanPolicy.DROP]
+        ),
         distribution=draw.choice(
             [Distribution.SESSION, Distribution.SESSION, Distribution.REQUEST]
         ),
@@ -84,7 +89,9 @@ def drawn_run(
         ),
         replication=settings,
         faults=drawn_faults(draw, without),
-        acks_one_lost=settings.orphan_policy is not OrphanPolicy.REPUBLISH,
+        # A deposed active-standby original cuts its log back, as Kafka's does.
+        acks_one_lost=mode is Mode.ACTIVE_STANDBY or settings.orphan_policy is OrphanPolicy.DROP,
+        acks_one_committed=settings.orphan_policy is not OrphanPolicy.QUARANTINE,
     )
 
 

@@ -209,7 +209,7 @@ class Cluster:
                 self.notes.append((who, event))
                 if isinstance(event, asked.Elected):
                     self.on_event(told.Elected(event.epoch, who))
-                elif isinstance(event, asked.Republished) and not event.duplicate:
+                elif isinstance(event, asked.Republished):
                     self.on_event(told.Republished(event.new_offset))
             case _:
                 broker.operations.append(effect)
@@ -265,7 +265,7 @@ class Cluster:
             begin, end = znodes.sync_start[0], znodes.sync_end[0]
             if self.settings.coordination is Coordination.RPC:
                 end = max(begin, end)  # nobody has to write where a round ends
-            self.on_event(told.RoundEnd(begin, end))
+            self.on_event(told.RoundEnd(znodes.sync_start[1], begin, end))
             if operation.end is not None:
                 for other in self.brokers:
                     if other.number != who and other.up and other.session is not None:

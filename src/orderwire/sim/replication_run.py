@@ -86,7 +86,9 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Within so long after the last fault the partition has to be whole."""
     looks: int = 8
     acks_one_lost: bool = False
-    """Whether orphans may be given up."""
+    """Whether what acks=1 acknowledged may be nowhere in the end."""
+    acks_one_committed: bool = True
+    """Whether it has to be committed in the end: orphans are not left where they are."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,7 +234,7 @@ class ReplicationRun:
                 self._at(at, getattr(self, "_do_" + name))
         for _ in range(self.settings.looks):
             at = NOON + draw.randint(0, self.settings.faults_ns)
-            self._at(at, lambda _: self.world.look())
+            self._at(at, lambda _: self._look())
         for consumer in self.world.consumers:
             self._at(NOON, self._poll, consumer.number)
 
@@ -328,8 +330,8 @@ class ReplicationRun:
                 if self._whole():
                     settled = at - self._quiet_from
                     break
-        world.look()
-        world.settled(acks_one_lost=self.settings.acks_one_lost)
+        self._look()
+        world.settled(acks_one_lost=self._forgiven)
         unsent = sum(len(each.settings.batches) - len(each.done) for each in world.producers)
         refused = [
             f"p{producer.number}-{number}: {result}"
@@ -362,11 +364,16 @@ class ReplicationRun:
             and not [each for each in self.judge.uncommitted() if not self._given_up(each)]
         )
 
+    def _look(self) -> None:
+        self.world.look(acks_one_lost=self.settings.acks_one_lost)
+
+    @property
+    def _forgiven(self) -> bool:
+        settings = self.settings
+        return settings.acks_one_lost or not settings.acks_one_committed or self.world.power_failed
+
     def _given_up(self, message: str) -> bool:
-        lost = self.settings.acks_one_lost or any(
-            broker.power_failed for broker in self.world.brokers
-        )
-        return lost and self.judge.acks_of(message) == 1
+        return self._forgiven and self.judge.acks_of(message) == 1
 
 
 def run_replication(make_replica: MakeReplica, settings: RunSettings, seed: int | str) -> Outcome:

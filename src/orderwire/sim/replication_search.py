@@ -310,7 +310,7 @@ class Search:
         )
 
     def _owed(self) -> list[str]:
-        lost = any(broker.power_failed for broker in self.world.brokers)
+        lost = self.world.power_failed
         return [
             each
             for each in self.judge.uncommitted()

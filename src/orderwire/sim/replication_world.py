@@ -191,7 +191,7 @@ class ReplicationWorld(Cluster):
 
     # What can be seen from outside.
 
-    def look(self) -> None:
+    def look(self, *, acks_one_lost: bool = False) -> None:
         """Put into the history what every disk holds now."""
         znodes = self.znodes
         found: set[str] = set()
@@ -200,11 +200,14 @@ class ReplicationWorld(Cluster):
             high = None if broker.replica is None else broker.replica.high_watermark
             in_sync = broker.number in znodes.isr
             self.on_event(told.Held(broker.number, in_sync, high, main_log(broker.storage)))
-        power = any(broker.power_failed for broker in self.brokers)
-        self.on_event(told.OnDisk(frozenset(found), power))
+        self.on_event(told.OnDisk(frozenset(found), acks_one_lost or self.power_failed))
+
+    @property
+    def power_failed(self) -> bool:
+        """Whether a disk has lost what was not synced."""
+        return any(broker.power_failed for broker in self.brokers)
 
     def settled(self, *, acks_one_lost: bool = False) -> None:
         """Put into the history that the partition should be whole now."""
         replicas = tuple(broker.number for broker in self.brokers)
-        lost = acks_one_lost or any(broker.power_failed for broker in self.brokers)
-        self.on_event(told.Settled(self.znodes.isr, replicas, lost))
+        self.on_event(told.Settled(self.znodes.isr, replicas, acks_one_lost or self.power_failed))

@@ -92,8 +92,9 @@ class OnDisk(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Which messages are on any replica's disk, wherever."""
 
     messages: frozenset[str]
-    power_failed: bool = False
-    """Whether a disk has lost what was not synced: acks=1 does not promise anything then."""
+    acks_one_lost: bool = False
+    """Whether acks=1 promises nothing: a disk has lost what was not synced, orphans are dropped, or
+    an active-standby original was deposed."""
 
 
 class Elected(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -104,8 +105,10 @@ class Elected(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class RoundEnd(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """syncStart S and syncEnd E, as offsets behind the last one, as somebody wrote them."""
+    """syncStart S and syncEnd E, as offsets behind the last one, as an original wrote them."""
 
+    epoch: int
+    """A new original may know an older S, until its recovery has brought it up."""
     start: int
     end: int
 
@@ -119,7 +122,9 @@ class TookLower(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class Republished(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """An orphan gets offsets from here on: behind what its producer sent later, as it must."""
+    """An orphan has offsets from here on: behind what its producer sent later, as it must.
+
+    Its owner hears of it late, perhaps when it is committed."""
 
     new_offset: int
 
@@ -183,8 +188,12 @@ class Judge:
         self._original: dict[int, int] = {}
         self._high: dict[tuple[int, int], int] = {}
         self._round = (-1, -1)
+        """Epoch and syncStart."""
         self._log_start = 0
         self._republished: set[int] = set()
+        self._late: dict[int, str] = {}
+        """First offset of a batch that stands behind a later one of its session, and the sentence
+        that says so, should it not turn out to be an orphan."""
         self._passed: list[Delivered] = []
         """Deliveries of what nobody had committed yet when they came."""
 
@@ -207,16 +216,17 @@ class Judge:
                 first = self._original.setdefault(epoch, broker)
                 if first != broker:
                     self._say("I7", f"epoch {epoch} has the originals {first} and {broker}")
-            case RoundEnd(start, end):
+            case RoundEnd(epoch, start, end):
                 if end < start:
                     self._say("I6", f"syncEnd {end} lies before syncStart {start}")
-                if start < self._round[0]:
-                    self._say("I6", f"syncStart went back from {self._round[0]} to {start}")
-                self._round = (max(start, self._round[0]), end)
+                if (epoch, start) < self._round:
+                    self._say("I6", f"syncStart went back from {self._round} to {epoch, start}")
+                self._round = (epoch, start)
             case TookLower(broker, epoch, known):
                 self._say("I7", f"{broker} knew epoch {known} and stored something of {epoch}")
             case Republished(new_offset):
                 self._republished.add(new_offset)
+                self._late.pop(new_offset, None)
             case LogStart(offset):
                 self._log_start = max(self._log_start, offset)
             case Settled():
@@ -314,9 +324,9 @@ class Judge:
             return
         for offset, message in enumerate(batch.messages, batch.first):
             self._message_at.append(message)
-            self._commit_message(message, offset, batch.first in self._republished)
+            self._commit_message(message, offset, batch.first)
 
-    def _commit_message(self, message: str, offset: int, republished: bool) -> None:
+    def _commit_message(self, message: str, offset: int, base: int) -> None:
         """[I5, I9]"""
         first = self._committed.setdefault(message, offset)
         if first != offset:
@@ -326,20 +336,22 @@ class Judge:
         if place is None:
             self._say("I5", f"{message} is committed at {offset}, and nobody sent it")
             return
-        if republished:
-            return
         session, number = place
         newest = self._newest.get(session, -1)
         if number < newest:
-            self._say("I9", f"{message} of {session} is committed at {offset}, behind a later one")
-        self._newest[session] = max(number, newest)
+            if base not in self._republished:
+                said = f"{message} of {session} is committed at {offset}, behind a later one"
+                self._late[base] = said
+            return
+        self._newest[session] = number
 
     def _held(self, event: Held) -> None:
         """[I1, I2, I10]"""
         end: int | None = None
         below: dict[int, Batch] = {}
         for batch in event.batches:
-            if end is not None and batch.first != end:
+            # What lies below the log's start may be half gone.
+            if end is not None and batch.first != end and batch.first > self._log_start:
                 self._say("I10", f"{event.broker} has {batch.first} behind {end - 1}")
             end = batch.last + 1
             below[batch.first] = batch
@@ -363,7 +375,7 @@ class Judge:
 
     def _on_disk(self, event: OnDisk) -> None:
         """[I4]"""
-        if event.power_failed:
+        if event.acks_one_lost:
             return
         for message, (offset, acks) in self._acknowledged.items():
             gone = message not in event.messages and offset >= self._log_start
@@ -371,7 +383,9 @@ class Judge:
                 self._say("I4", f"{message}, acknowledged at {offset}, is on no disk")
 
     def _settled(self, event: Settled) -> None:
-        """[I4, I8]"""
+        """[I4, I8, I9]"""
+        for said in self._late.values():
+            self._say("I9", said)
         if event.in_sync != event.replicas:
             self._say("I8", f"in sync are {event.in_sync} of {event.replicas}")
         for message, (offset, acks) in self._acknowledged.items():

@@ -35,8 +35,8 @@ GOOD: list[Event] = [
     Requested("q", ("z0",), 1),
     Acknowledged(("b0",), 1, 4),
     OnDisk(frozenset({"b0", "a0", "a1"})),
-    RoundEnd(0, 5),
-    RoundEnd(5, 5),
+    RoundEnd(1, 0, 5),
+    RoundEnd(1, 5, 5),
     Committed(0, 1, 0, 5, LOG),
     Acknowledged(("a0", "a1"), -1, 0),
     Committed(1, 1, 0, 2, (A,)),
@@ -118,7 +118,7 @@ def test_i3_a_consumer_that_gets_something_else(delivered: Delivered) -> None:
 def test_i4_acknowledged_by_one_and_on_no_disk() -> None:
     gone = frozenset({"a0", "a1"})
     assert broken(place(OnDisk), OnDisk(gone)) == {"I4": 1}
-    assert broken(place(OnDisk), OnDisk(gone, power_failed=True)) == {}
+    assert broken(place(OnDisk), OnDisk(gone, acks_one_lost=True)) == {}
 
 
 @pytest.mark.paper("S004:I5")
@@ -132,8 +132,9 @@ def test_i5_committed_twice_or_from_nowhere() -> None:
 
 @pytest.mark.paper("S004:I6")
 def test_i6_what_must_only_grow() -> None:
-    assert broken(place(RoundEnd, 1), RoundEnd(5, 4)) == {"I6": 1}
-    assert broken(place(RoundEnd, 1), RoundEnd(5, 5), RoundEnd(3, 5)) == {"I6": 1}
+    assert broken(place(RoundEnd, 1), RoundEnd(1, 5, 4)) == {"I6": 1}
+    assert broken(place(RoundEnd, 1), RoundEnd(1, 5, 5), RoundEnd(1, 3, 5)) == {"I6": 1}
+    assert broken(place(RoundEnd, 1), RoundEnd(1, 5, 5), RoundEnd(2, 3, 5)) == {}
     back = Committed(1, 1, 0, 2, (A,))
     assert broken(place(Committed, 2), GOOD[place(Committed, 2)], back) == {"I6": 1}
 
@@ -158,6 +159,8 @@ def test_i9_a_session_out_of_order() -> None:
     swapped = [Requested("p", ("b0",), 1), Requested("p", ("a0", "a1"), -1)]
     assert broken(1, *swapped)["I9"] == 1
     assert broken(1, *swapped, Republished(4)) == {}
+    late = [*GOOD[2:-1], Republished(4), GOOD[-1]]
+    assert judge([GOOD[0], *swapped, *late]) == []
 
 
 @pytest.mark.paper("S004:I10")
@@ -169,7 +172,7 @@ def test_i10_gaps() -> None:
 
 
 def test_nothing_is_promised_below_the_log_start() -> None:
-    cut = [LogStart(4), Held(0, True, 5, (B,)), Committed(2, 1, 4, 5, (B,))]
+    cut = [LogStart(4), Held(0, True, 5, (A, B)), Committed(2, 1, 4, 5, (B,))]
     assert broken(place(Held), *cut) == {}
 
 
