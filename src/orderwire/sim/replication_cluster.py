@@ -211,9 +211,15 @@ class Cluster:
                     self.on_event(told.Elected(event.epoch, who))
                 elif isinstance(event, asked.Republished):
                     self.on_event(told.Republished(event.new_offset))
+            case asked.SetSync() | asked.Unlock() if self.world.coarse and self._by_rpc:
+                pass  # nobody looks
             case _:
                 broker.operations.append(effect)
                 self.offer("zk", who)
+
+    @property
+    def _by_rpc(self) -> bool:
+        return self.settings.coordination is Coordination.RPC
 
     def _advanced(self, broker: Broker, high_watermark: int) -> None:
         replica = broker.replica
@@ -263,10 +269,10 @@ class Cluster:
             self.offer("read", who)
         if isinstance(operation, asked.SetSync):
             begin, end = znodes.sync_start[0], znodes.sync_end[0]
-            if self.settings.coordination is Coordination.RPC:
+            if self._by_rpc:
                 end = max(begin, end)  # nobody has to write where a round ends
             self.on_event(told.RoundEnd(znodes.sync_start[1], begin, end))
-            if operation.end is not None:
+            if operation.end is not None and not self._by_rpc:
                 for other in self.brokers:
                     if other.number != who and other.up and other.session is not None:
                         self.offer("sync_end_seen", other.number)

@@ -26,6 +26,11 @@ FAULTS = ("crash", "power", "expire", "hasten", "break")
 the break of a link: how often each may happen is the scope's budget, in this order."""
 
 
+AT_ONCE = frozenset({"begin", "connect", "lose", "answer"})
+"""Steps that wait for nothing: a process that has started connects, a client hears of a connection
+that has ended, and of an answer, which binds the replicas the sooner the more."""
+
+
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """What is searched."""
 
@@ -193,6 +198,12 @@ class Search:
             world.break_link(who, other)
         else:
             world.take(step)
+        self._hurry()
+
+    def _hurry(self) -> None:
+        pending = self.world.pending
+        while due := next((step for step in pending if step[0] in AT_ONCE), None):
+            self.world.take(due)
 
     # States.
 
