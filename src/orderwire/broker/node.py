@@ -479,7 +479,9 @@ class Broker:
         upper = partition.high_watermark
         if self.replicas is not None and not self.replicas.is_original(partition):
             upper = partition.log.start_offset
-        partition.log.maintain(now // NS_PER_MS, upper)
+        gone = partition.log.maintain(now // NS_PER_MS, upper)
+        if gone and self.replicas is not None and partition.replica is not None:
+            self.replicas.carry_out(partition, partition.replica.wake(now), now)
 
     def advance(self, partition: Partition, end: int) -> None:
         """Let consumers read up to here."""

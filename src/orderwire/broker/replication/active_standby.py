@@ -493,6 +493,9 @@ class ActiveStandby:
         if self._contend_at is not None and self._contend_at <= now and view is not None:
             self._contend_at = None
             effects.append(Elect(view.epoch))
+        if self._term is not None:
+            for follower in self._term.followers.values():
+                effects += self._term.push(follower, self._high_watermark)
         return effects + self._tend(now)
 
     def next_deadline(self) -> Instant | None:

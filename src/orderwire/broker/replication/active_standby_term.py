@@ -26,8 +26,6 @@ from orderwire.kernel import Instant
 FLIGHTS_MAX = 4
 COPY_BYTES = 1 << 20
 """Record bytes in one message to a follower that is behind, but for a single larger batch."""
-GONE_SHARE = 10
-"""A member without a connection leaves the in-sync set after this share of the round timeout."""
 
 
 class Follower:
@@ -47,6 +45,7 @@ class Follower:
         "sent",
         "since",
         "told",
+        "told_start",
     )
 
     def __init__(self, broker: BrokerId, now: Instant) -> None:
@@ -74,6 +73,8 @@ class Follower:
         """Where each message that is on its way ends."""
         self.told = -1
         """The high watermark that it knows."""
+        self.told_start = -1
+        """And our log's start."""
 
     def heard(self, counts: int, end: int, now: Instant) -> None:
         """It has all below `counts`, and our log ends at `end`."""
@@ -198,15 +199,20 @@ class Term:
             end = _checked_end(records)
             effects.append(self._message(follower, follower.sent, high_watermark, records))
             self._sent(follower, end, high_watermark)
-        if not follower.flights and follower.told < high_watermark:
+        news = follower.told < high_watermark or follower.told_start < log.start_offset
+        if news and not follower.flights:
             effects.append(self._message(follower, follower.sent, high_watermark, b""))
-            follower.told = high_watermark
+            self._told(follower, high_watermark)
         return effects
 
     def _sent(self, follower: Follower, end: int, high_watermark: int) -> None:
         follower.sent = end
         follower.flights.append(end)
+        self._told(follower, high_watermark)
+
+    def _told(self, follower: Follower, high_watermark: int) -> None:
         follower.told = high_watermark
+        follower.told_start = self._log.start_offset
 
     def _message(
         self, follower: Follower, offset: int, high_watermark: int, records: bytes
@@ -285,7 +291,7 @@ class Term:
             if follower.broker not in isr
             and follower.follows
             and follower.acked >= least
-            and follower.in_step_at >= oldest
+            and (self._in_step(follower) or follower.in_step_at >= oldest)
         ]
         for broker in new:
             self.followers[broker].lacks = False
@@ -295,12 +301,14 @@ class Term:
         return count > max(self._settings.min_insync_replicas, 1)
 
     def _late_at(self, follower: Follower) -> Instant | None:
-        timeout = self._settings.round_timeout_ns
         if not follower.connected:
-            return Instant(follower.since + timeout // GONE_SHARE)
-        if follower.follows and follower.acked >= self._log.end_offset:
+            return Instant(follower.since + self._settings.link_grace_ns)
+        if self._in_step(follower):
             return None
-        return Instant(follower.in_step_at + timeout)
+        return Instant(follower.in_step_at + self._settings.round_timeout_ns)
+
+    def _in_step(self, follower: Follower) -> bool:
+        return follower.follows and follower.acked >= self._log.end_offset
 
 
 def common_end(

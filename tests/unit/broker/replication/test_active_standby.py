@@ -30,12 +30,14 @@ from orderwire.broker.replication.effects import (
     Resign,
     Truncated,
 )
+from orderwire.broker.replication.settings import ReplicationSettings
 from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.kernel import NS_PER_MS, NS_PER_S
 from orderwire.kernel.errors import RemoteProtocolError
 
 SECONDS = NS_PER_S
-TIMEOUT = 2 * SECONDS
+TIMEOUT = ReplicationSettings().round_timeout_ns
+GRACE = ReplicationSettings().link_grace_ns
 
 
 def refusal(group: Group, token: int) -> ErrorCode:
@@ -117,7 +119,7 @@ def test_a_member_without_connection_leaves_soon_and_a_slow_one_later() -> None:
     group.cut(0, 1)
     token = group.send(0, b"a")
     group.talk([0, 3])
-    group.pass_time(TIMEOUT // 10 - 1)
+    group.pass_time(GRACE - 1)
     assert not group.asked or not isinstance(group.asked[-1][1], ChangeIsr)
     group.pass_time(1)
     assert group.asked[-1] == (0, ChangeIsr((BrokerId(0), BrokerId(2), BrokerId(3)), 0, 0))
@@ -163,6 +165,20 @@ def test_who_has_caught_up_is_admitted_and_counts_from_when_it_was_asked_for() -
     assert group.high(0) == 11
     group.shrink(0, 1, 2)
     assert (0, MemberJoined(0, BrokerId(2))) in group.notes
+
+
+def test_who_has_long_caught_up_is_admitted_when_it_has_been_removed_meanwhile() -> None:
+    group = running(3, min_insync_replicas=1)
+    group.send(0, b"a")
+    group.talk()
+    group.cut(0, 2)
+    group.pass_time(GRACE)
+    assert isinstance(group.asked[-1][1], ChangeIsr)
+    group.link((0, 2))
+    group.talk()
+    group.now = type(group.now)(group.now + 2 * TIMEOUT)
+    group.shrink(0, 1)
+    assert group.asked[-1] == (0, ChangeIsr(group.ids, 1, 0))
 
 
 def test_who_is_behind_what_may_be_committed_is_not_admitted() -> None:
@@ -288,10 +304,14 @@ def test_a_follower_behind_the_start_begins_anew_and_retention_is_followed() -> 
     group.send(0, b"y")
     group.talk([0, 1])
     assert group.replicas[BrokerId(1)].log.start_offset == 6
+    log.delete_records(8, group.now // NS_PER_MS, group.high(0))
+    group.do(BrokerId(0), group.replicas[BrokerId(0)].wake(group.now))
+    group.talk([0, 1])
+    assert group.replicas[BrokerId(1)].log.start_offset == 8, "nothing new, but a new start"
     group.link((0, 2))
     group.talk()
     behind = group.replicas[BrokerId(2)]
-    assert (behind.log.start_offset, behind.log.end_offset) == (6, 12)
+    assert (behind.log.start_offset, behind.log.end_offset) == (8, 12)
     assert (behind.high_watermark, group.values(2)) == (12, group.values(0))
 
 
