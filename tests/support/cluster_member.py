@@ -61,9 +61,10 @@ def joined(
     by_zookeeper: bool = False,
     predecessor: SessionKey | None = None,
     keep: Callable[[SessionKey], None] | None = None,
+    told: Told | None = None,
 ) -> tuple[ClusterZookeeper, Told]:
     """Return a broker's driver, to be opened, and what it tells."""
-    told = Told()
+    told = told or Told()
     data = BrokerData("127.0.0.1", 9_000 + number, f"127.0.0.1:{9_100 + number}", incarnation)
     client = ClientSettings(session_ns=session_ms * NS_PER_MS, reply_ns=4_000 * NS_PER_MS)
     cluster = ClusterZookeeper(
