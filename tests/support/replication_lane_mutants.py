@@ -66,7 +66,7 @@ MUTANTS: dict[str, list[tuple[type, str, Any]]] = {
     # [R8] Whoever comes back begins with an empty lane.
     "own-lane-dropped": [(ActiveActiveLanes, "open_lane", _open_anew)],
     # [I5] What is ordered already is ordered again.
-    "duplicates-ordered": [(SequenceJudge, "_judge", lambda *_, **__: None)],
+    "duplicates-ordered": [(SequenceJudge, "judge", lambda *_, **__: None)],
 }
 
 

@@ -97,6 +97,10 @@ class ActiveActiveLanes:
         self.is_open = False
         """Whether our lane takes batches: the original has told us how far it is ordered."""
         self._pushed: dict[BrokerId, int] = {}
+        self._gathering = False
+        """Whether something of our lane is on its way and not ordered."""
+        self._gathered = 0
+        """Bytes taken since the last look at that."""
         self._committed_end = last.end_of(me) if last.end_offset <= self.high_watermark else 0
         """How far our lane is committed, at least."""
         self._handlers: dict[type, Callable[[BrokerId, Any, Instant], Effects]] = {
@@ -276,7 +280,7 @@ class ActiveActiveLanes:
     @property
     def pending_bytes(self) -> int:
         """Of our lane, as far as they are not known to be committed."""
-        return self.store.lane.pending_bytes(self._committed_end)
+        return self.store.lane.uncommitted_bytes
 
     # Lanes.
 
@@ -312,6 +316,8 @@ class ActiveActiveLanes:
         lane = self.store.lane
         ordered = self.store.last.end_of(self.me)
         end = lane.end
+        self._gathered = 0
+        self._gathering = False
         effects: Effects = []
         window = self.settings.message_bytes_max
         for member in self.isr:
@@ -326,6 +332,7 @@ class ActiveActiveLanes:
                 and lane.pending_bytes(at) < PUSH_BYTES
                 and lane.pending_bytes(ordered) > lane.pending_bytes(at)
             ):
+                self._gathering = True
                 continue
             while at < end and lane.pending_bytes(ordered) - lane.pending_bytes(at) < window:
                 start, data = self._part(at)
@@ -334,7 +341,16 @@ class ActiveActiveLanes:
                 effects.append(Tell(member, LaneData(at, start, lane.fresh, data)))
                 at = start + len(data)
             self._pushed[member] = at
+            self._gathering = self._gathering or at > ordered
         return effects
+
+    def taken(self, size: int, now: Instant) -> Effects:
+        """Our lane has so many bytes more."""
+        effects = [] if self.original is None else self.original.taken(now)
+        self._gathered += size
+        if self._gathering and self._gathered < PUSH_BYTES:
+            return effects
+        return effects + self.push(now)
 
     def _data(self, source: BrokerId, message: LaneData, now: Instant) -> Effects:
         copy = self.store.copy(source)

@@ -127,9 +127,7 @@ class LaneIntake:
                 admitted.next_offset,
             )
         )
-        if self._replica.original is not None:
-            return self._replica.original.go_on(now) + self._replica.push(now)
-        return self._replica.push(now)
+        return self._replica.taken(len(records), now)
 
     def refuse_asked(self) -> Effects:
         """The original that was asked will not answer any more."""

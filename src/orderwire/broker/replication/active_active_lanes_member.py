@@ -327,7 +327,8 @@ class LaneMember:
         if cut is not None and (cut.epoch, cut.round) == record.stamp:
             for piece in cut.slices:
                 if piece.broker == replica.me and piece.start == before:
-                    placed = Placed(store.parts(piece), piece, cut.epoch)
+                    placed = Placed(cut.epoch, piece.offset)
+                    placed.place(store.parts(piece.broker, piece.start, piece.end), piece)
                     effects += replica.waiting.ordered(piece, placed.places)
         return effects + replica.waiting.passed(record.end_of(replica.me))
 

@@ -179,6 +179,12 @@ class LaneOriginal:
             self.done.pop(member, None)
         return effects + self.go_on(now)
 
+    def taken(self, now: Instant) -> Effects:
+        """Our own lane has something more."""
+        if not self._complete or now < self._next_round:
+            return []
+        return self.go_on(now)
+
     # What follows.
 
     def go_on(self, now: Instant) -> Effects:
@@ -313,17 +319,13 @@ class LaneOriginal:
             end = replica.orderable(broker)
             if end <= start:
                 continue
-            piece = LaneSlice(broker, start, end, offset)
-            parts = store.parts(piece)
             fresh = store.lane.fresh if broker == self._me else store.copy(broker).fresh
-            left_out, _ = judge.left_out(broker, parts, offset, fresh)
-            piece = LaneSlice(broker, start, end, offset, left_out)
-            placed = Placed(parts, piece, self.epoch)
+            placed = written[broker] = Placed(self.epoch, offset)
+            placed.decide(store.parts(broker, start, end), broker, fresh, judge)
             store.write(placed, now // NS_PER_MS)
-            offset = placed.next_offset
             ends[broker] = end
-            slices.append(piece)
-            written[broker] = placed
+            slices.append(LaneSlice(broker, start, end, offset, tuple(placed.left_out)))
+            offset = placed.next_offset
         effects += self._propose(tuple(slices), tuple(sorted(ends.items())), now)
         return effects + replica.ordered(tuple(slices), written)
 

@@ -49,6 +49,8 @@ class Lane:
         self._segments: list[_Segment] = []
         self.cut_bytes = 0
         """Of a torn tail: gone."""
+        self.uncommitted_bytes = 0
+        """Behind the position that `reclaim` was told last."""
         self.fresh = 0
         """Where the present stay began; 0 before the first."""
         self._broken: StorageError | None = None
@@ -70,11 +72,12 @@ class Lane:
                     segment.file.truncate(good)
                     torn_stay = stay
             self._segments.append(segment)
+        self.uncommitted_bytes = self.pending_bytes(ordered)
 
     @property
     def end(self) -> int:
         """One behind the last byte taken."""
-        return max((self.fresh, *(each.end for each in self._segments[-1:])))
+        return max(self.fresh, self._segments[-1].end) if self._segments else self.fresh
 
     @property
     def start(self) -> int:
@@ -117,6 +120,7 @@ class Lane:
             except StorageError as error:
                 self._broken = error
             raise
+        self.uncommitted_bytes += len(records)
         return segment.base + size
 
     def read(self, position: int, length: int) -> tuple[int, bytes]:
@@ -139,6 +143,7 @@ class Lane:
         """Remove files in which everything is committed, but for the newest."""
         while len(self._segments) > 1 and self._segments[0].end <= committed:
             self._storage.remove(_name(self._segments.pop(0).base))
+        self.uncommitted_bytes = self.pending_bytes(committed)
 
     def _create(self, base: int) -> _Segment:
         segment = _Segment(base, self._storage.create(_name(base)))

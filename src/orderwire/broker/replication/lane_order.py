@@ -5,7 +5,7 @@ says in the cut which batches are left out.  So every member writes the same byt
 remembers of producers, and no clock has a part in it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from struct import Struct
 
 from orderwire.broker.error_codes import ErrorCode
@@ -18,8 +18,9 @@ from orderwire.kernel.errors import RemoteProtocolError
 Parts = Iterable[tuple[int, bytes]]
 """Position and bytes, whole batches each."""
 
-_SHAPE = Struct(">8xi11xi16xqhi")
+_shape = Struct(">8xi11xi16xqhi").unpack_from
 """batchLength, last offset delta, producer id, its epoch, its sequence."""
+_LEAST_LENGTH = HEADER_BYTES - LENGTH_OVERHEAD
 _place = PLACE.pack_into
 
 
@@ -43,32 +44,14 @@ class SequenceJudge:
         self._ahead = ProducerTable()
         """Of this cut."""
 
-    def left_out(
-        self, broker: int, parts: Parts, offset: int, fresh: int
-    ) -> tuple[tuple[tuple[int, int, int], ...], int]:
-        """Judge a lane's slice whose first batch may get this offset; returns the next offset."""
-        out = []
-        for start, data in parts:
-            at = 0
-            size = len(data)
-            while at < size:
-                length, delta, producer_id, epoch, sequence = _shape(data, at)
-                verdict = None
-                if producer_id >= 0 and sequence >= 0:
-                    last = (sequence + delta) & 0x7FFF_FFFF
-                    batch = ProducerBatch(sequence, last, offset, offset + delta)
-                    old = start + at < fresh
-                    verdict = self._judge(broker, producer_id, epoch, batch, old=old)
-                if verdict is None:
-                    offset += delta + 1
-                else:
-                    out.append((start + at, *verdict))
-                at += length + LENGTH_OVERHEAD
-        return tuple(out), offset
-
-    def _judge(
+    def judge(
         self, broker: int, producer_id: int, epoch: int, batch: ProducerBatch, *, old: bool
     ) -> tuple[int, int] | None:
+        """Decide about the next batch of the cut; None: it gets these offsets.
+
+        Else the code for its client, and with NONE the offset that it has already.  `broker` is
+        whose lane it comes through, `old` whether from before the present stay.
+        """
         first, last = batch.first_sequence, batch.last_sequence
         if producer_id in self._ahead:
             found = self._ahead.check(producer_id, epoch, first, last)
@@ -94,34 +77,65 @@ class SequenceJudge:
 class Placed:
     """A slice as it stands in the main log."""
 
-    def __init__(self, parts: Parts, piece: LaneSlice, epoch: int) -> None:
-        """Set offsets and epoch in copies.  Raises RemoteProtocolError when this is no lane."""
+    def __init__(self, epoch: int, offset: int) -> None:
         self.records = bytearray()
-        self.next_offset = piece.offset
-        self.places: dict[int, tuple[int, int]] = {}
-        """Position of a batch → its first offset and the next batch's."""
+        self.next_offset = offset
+        self.places: dict[int, int] = {}
+        """Position of a batch → its first offset."""
         self.producers: list[int] = []
-        """Ids of idempotent producers that have a batch here, once each in a row."""
-        left_out = {position for position, _, _ in piece.left_out}
-        offset = piece.offset
+        """Ids of producers that have a batch here, once each in a row."""
+        self.left_out: list[tuple[int, int, int]] = []
+        """As in `LaneSlice`; filled when the judge decides."""
+        self._epoch = epoch
+
+    def place(self, parts: Parts, piece: LaneSlice) -> None:
+        """Set offsets and epoch in copies, as the cut says.  Raises RemoteProtocolError."""
+        out = {position for position, _, _ in piece.left_out}
+        self._place(parts, lambda position, *_: position in out if out else None)
+
+    def decide(self, parts: Parts, broker: int, fresh: int, judge: SequenceJudge) -> None:
+        """Set offsets and epoch in copies, and leave out what the judge says."""
+
+        def is_out(
+            position: int, producer_id: int, epoch: int, sequence: int, delta: int, offset: int
+        ) -> bool:
+            if producer_id < 0 or sequence < 0:
+                return False
+            last = (sequence + delta) & 0x7FFF_FFFF
+            batch = ProducerBatch(sequence, last, offset, offset + delta)
+            verdict = judge.judge(broker, producer_id, epoch, batch, old=position < fresh)
+            if verdict is None:
+                return False
+            self.left_out.append((position, *verdict))
+            return True
+
+        self._place(parts, is_out)
+
+    def _place(self, parts: Parts, is_out: Callable[..., bool | None]) -> None:
+        epoch = self._epoch
+        offset = self.next_offset
         places = self.places
         producers = self.producers
         newest = -1
         for start, data in parts:
             records = bytearray(data)
-            at = kept = 0
             size = len(records)
+            at = kept = 0
             while at < size:
-                length, delta, producer_id, _, _ = _shape(records, at)
+                if at + HEADER_BYTES > size:
+                    raise _no_batch(at, size)
+                length, delta, producer_id, producer_epoch, sequence = _shape(records, at)
                 end = at + length + LENGTH_OVERHEAD
-                if left_out and start + at in left_out:
+                if length < _LEAST_LENGTH or delta < 0 or end > size:
+                    raise _no_batch(at, size)
+                position = start + at
+                if is_out(position, producer_id, producer_epoch, sequence, delta, offset):
                     self.records += records[kept:at]
                     kept = end
                 else:
                     _place(records, at, offset, length, epoch)
-                    after = offset + delta + 1
-                    places[start + at] = (offset, after)
-                    offset = after
+                    places[position] = offset
+                    offset += delta + 1
                     if producer_id != newest:
                         newest = producer_id
                         producers.append(producer_id)
@@ -133,11 +147,5 @@ class Placed:
         self.next_offset = offset
 
 
-def _shape(data: bytes | bytearray, at: int) -> tuple[int, int, int, int, int]:
-    """Read what of a header matters here.  Raises RemoteProtocolError when it is not whole."""
-    if at + HEADER_BYTES <= len(data):
-        length, delta, producer_id, epoch, sequence = _SHAPE.unpack_from(data, at)
-        end = at + length + LENGTH_OVERHEAD
-        if length >= HEADER_BYTES - LENGTH_OVERHEAD and delta >= 0 and end <= len(data):
-            return length, delta, producer_id, epoch, sequence
-    raise RemoteProtocolError(f"no whole batch at byte {at} of {len(data)} of a lane")
+def _no_batch(at: int, size: int) -> RemoteProtocolError:
+    return RemoteProtocolError(f"no whole batch at byte {at} of {size} of a lane")

@@ -40,7 +40,8 @@ class LaneProducers:
     @property
     def waiting(self) -> int:
         """Requests that wait here."""
-        return len(self.forwarded) + sum(len(each) for each in self.asked.values())
+        waiting = len(self.forwarded)
+        return waiting + sum(map(len, self.asked.values())) if self.asked else waiting
 
     def bind(self, producer_id: int, broker: int) -> None:
         """Note whose lane has the producer's newest batch."""

@@ -6,7 +6,7 @@ from orderwire.broker.replication.kept import Kept
 from orderwire.broker.replication.lane import Lane
 from orderwire.broker.replication.lane_copy import LaneCopy
 from orderwire.broker.replication.lane_cuts import CutHistory
-from orderwire.broker.replication.lane_messages import CutRecord, LaneCut, LaneSlice, Stamp
+from orderwire.broker.replication.lane_messages import CutRecord, LaneCut, Stamp
 from orderwire.broker.replication.lane_order import Placed
 from orderwire.broker.replication.view import BrokerId
 from orderwire.kernel.errors import RemoteProtocolError
@@ -71,11 +71,11 @@ class LaneStore:
             found = self.copies[broker] = LaneCopy(self.last.end_of(broker))
         return found
 
-    def parts(self, piece: LaneSlice) -> list[tuple[int, bytes]]:
-        """What a cut takes from a lane, as far as it is here."""
-        if piece.broker == self.me:
-            return list(self.lane.parts(piece.start, piece.end))
-        return self.copy(piece.broker).parts(piece.start, piece.end)
+    def parts(self, broker: int, start: int, end: int) -> list[tuple[int, bytes]]:
+        """A lane between two positions, as far as it is here."""
+        if broker == self.me:
+            return list(self.lane.parts(start, end))
+        return self.copy(broker).parts(start, end)
 
     def has(self, cut: LaneCut) -> bool:
         """Whether everything that a cut orders seems to be here."""
@@ -98,7 +98,8 @@ class LaneStore:
         for piece in cut.slices:
             if piece.offset != offset:
                 return None
-            found = placed[piece.broker] = Placed(self.parts(piece), piece, cut.epoch)
+            found = placed[piece.broker] = Placed(cut.epoch, offset)
+            found.place(self.parts(piece.broker, piece.start, piece.end), piece)
             offset = found.next_offset
         if offset != cut.end_offset:
             return None  # a power failure took a part of our lane; others have it

@@ -70,7 +70,7 @@ class WaitingRequests:
                 found = request.end
         return found
 
-    def ordered(self, piece: LaneSlice, places: dict[int, tuple[int, int]]) -> Effects:
+    def ordered(self, piece: LaneSlice, places: dict[int, int]) -> Effects:
         """Note the offsets that a cut gives to our lane; answer whom the order is enough."""
         effects: Effects = []
         left_out = {position: (code, offset) for position, code, offset in piece.left_out}
@@ -81,7 +81,7 @@ class WaitingRequests:
                 break
             place = places.get(request.position)
             if place is not None:
-                request.offset = place[0]
+                request.offset = place
             else:
                 code, offset = left_out.get(
                     request.position, (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, -1)
