@@ -1,4 +1,7 @@
-"""One broker for all client tests; each test uses topics and groups of its own."""
+"""Brokers for all client tests: one alone, and three as one in every mode.
+
+Each test uses topics and groups of its own.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,11 +9,44 @@ from pathlib import Path
 import pytest
 
 from orderwire.aio.broker_process import BrokerProcess
+from orderwire.aio.cluster_process import ClusterProcess
+from orderwire.broker.replication.settings import Mode
+
+ALONE = "alone"
+IN_A_CLUSTER = {
+    "test_aiokafka",
+    "test_confluent_kafka",
+    "test_java_client",
+    "test_kafka_python",
+    "test_kafkajs",
+    "test_kcat",
+}
+"""Modules whose tests hold for a cluster as well."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run client tests against every kind of broker."""
+    if "broker" not in metafunc.fixturenames:
+        return
+    kinds = [ALONE]
+    if metafunc.module.__name__.rpartition(".")[2] in IN_A_CLUSTER:
+        kinds += [mode.value for mode in Mode]
+    metafunc.parametrize("broker", kinds, indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerProcess | ClusterProcess]:
+    """What clients are given: an address, or those of all brokers."""
     folder: Path = tmp_path_factory.mktemp("broker")
-    with BrokerProcess.start(folder / "data", "--flush", "group") as process:
-        yield process
-    assert "Traceback" not in process.log.read_text()
+    if request.param == ALONE:
+        with BrokerProcess.start(folder / "data", "--flush", "group") as process:
+            yield process
+        brokers = [process]
+    else:
+        with ClusterProcess.start(folder, mode=Mode(request.param)) as cluster:
+            yield cluster
+        brokers = cluster.brokers
+    for one in brokers:
+        assert "Traceback" not in one.log.read_text()

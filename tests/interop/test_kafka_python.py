@@ -34,6 +34,7 @@ def consumer(broker: BrokerProcess, group: str | None, **settings: Any) -> Kafka
 
 def write(broker: BrokerProcess, topic: str, count: int, **settings: Any) -> list[bytes]:
     values = [b"%06d" % n + b"b" * 94 for n in range(count)]
+    settings.setdefault("acks", "all")
     writer = producer(broker, **settings)
     futures = [writer.send(topic, value) for value in values]
     assert [future.get(SECONDS_MAX).offset for future in futures] == list(range(count))
@@ -125,10 +126,15 @@ def test_administration(broker: BrokerProcess) -> None:
     admin.create_partitions({topic: 3})
     resource = ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "7200000"})
     admin.alter_configs([resource])
-    described = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic, None)])
-    assert described["topic"][topic]["retention.ms"]["value"] == "7200000"
+    asked = ConfigResource(ConfigResourceType.TOPIC, topic, None)
+
+    def configured() -> bool:
+        kept = admin.describe_configs([asked])["topic"][topic].get("retention.ms", {})
+        return bool(kept.get("value") == "7200000")
+
+    poll_until(configured)  # other brokers learn it a moment later
     assert topic in admin.list_topics()
-    assert len(admin.describe_topics([topic])[0]["partitions"]) == 3
+    poll_until(lambda: len(admin.describe_topics([topic])[0]["partitions"]) == 3)
     writer = producer(broker)
     for n in range(10):
         writer.send(topic, b"%d" % n, partition=0)
@@ -136,7 +142,10 @@ def test_administration(broker: BrokerProcess) -> None:
     admin.delete_records({TopicPartition(topic, 0): 6})
     assert len(read_to_end(broker, topic)) == 4
     admin.delete_topics([topic])
-    assert topic not in admin.list_topics()
+    until = time.monotonic() + SECONDS_MAX
+    while topic in admin.list_topics():  # other brokers learn it a moment later
+        assert time.monotonic() < until
+        time.sleep(0.05)
     admin.close()
 
 

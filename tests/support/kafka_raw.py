@@ -12,7 +12,7 @@ class RawClient:
     """One connection, blocking, with a time limit on every read."""
 
     def __init__(self, address: str, seconds: float = 20.0) -> None:
-        host, _, port = address.rpartition(":")
+        host, _, port = address.partition(",")[0].rpartition(":")
         self.socket = socket.create_connection((host, int(port)), seconds)
         self._correlation = 0
 

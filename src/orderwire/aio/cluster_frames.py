@@ -34,6 +34,10 @@ class FrameKind(IntEnum):
     """Nothing: that the sender lives."""
     STATUS = 2
     """Asks for, or tells, a broker's status; of an administrator only."""
+    DELETE_RECORDS = 3
+    """Asks the original of a partition to forget records."""
+    DELETED = 4
+    """Answers that."""
     ACTIVE_STANDBY = 16
     """A message between replicas, by the protocol that they keep."""
     ACTIVE_ACTIVE = 17
@@ -64,6 +68,26 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     """Whom the speaker means to speak to; an administrator says ADMINISTRATOR: whoever it is."""
 
 
+class DeleteRecords(msgspec.Struct, frozen=True, array_like=True):
+    """What a client asked for at a broker that is not the original."""
+
+    number: int
+    """The answer repeats it."""
+    topic_id: bytes
+    index: int
+    before: int
+
+
+class Deleted(msgspec.Struct, frozen=True, array_like=True):
+    """What became of it."""
+
+    number: int
+    result: int
+    """The new start, when there is no error."""
+    error: int
+    message: str
+
+
 _encoder = msgspec.msgpack.Encoder()
 _hello_decoder = msgspec.msgpack.Decoder(Hello)
 
@@ -76,6 +100,27 @@ def plain_frame(kind: FrameKind, content: bytes = b"") -> bytes:
 def hello_frame(hello: Hello) -> bytes:
     """Return the first frame of a connection."""
     return plain_frame(FrameKind.HELLO, _encoder.encode(hello))
+
+
+def content_of(message: msgspec.Struct) -> bytes:
+    """Return the content of a frame that has no replica's message."""
+    return _encoder.encode(message)
+
+
+_asked_decoder = msgspec.msgpack.Decoder(DeleteRecords)
+_deleted_decoder = msgspec.msgpack.Decoder(Deleted)
+
+
+def read_request(kind: int, content: memoryview) -> DeleteRecords | Deleted:
+    """Read what a broker asks or answers beside its replicas.  Raises RemoteProtocolError."""
+    try:
+        if kind == FrameKind.DELETE_RECORDS:
+            return _asked_decoder.decode(content)
+        if kind == FrameKind.DELETED:
+            return _deleted_decoder.decode(content)
+    except UNREADABLE as error:
+        raise RemoteProtocolError(f"a frame of kind {kind} that does not read: {error}") from None
+    raise RemoteProtocolError(f"a frame of kind {kind}")
 
 
 def read_hello(content: memoryview) -> Hello:

@@ -6,16 +6,18 @@ The driver knows ZooKeeper; the links know the other brokers; everything meets i
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from orderwire.aio.addresses import split_address
-from orderwire.aio.cluster_frames import MESSAGE_KINDS, Codec, FrameKind
+from orderwire.aio.cluster_frames import MESSAGE_KINDS, Codec, Deleted, DeleteRecords, FrameKind
 from orderwire.aio.cluster_links import ClusterLinks, Peer
 from orderwire.aio.discovery_tls import Credentials
 from orderwire.broker.cluster import BrokerAddress, ClusterMember, Done
-from orderwire.broker.log import StorageError
+from orderwire.broker.error_codes import ErrorCode
+from orderwire.broker.log import Refused, StorageError
 from orderwire.broker.replicas import mode_of
 from orderwire.broker.replication.effects import Committed, Effect, Event, Note, RoundOpened, Tell
 from orderwire.broker.replication.view import BrokerId, PartitionView
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
     from orderwire.aio.broker_server import BrokerServer
 
 _LOG = logging.getLogger(__name__)
+DELETIONS_MAX = 1_000
+"""Deletions of records that other brokers are asked for at a time."""
+_OUT_OF_REACH = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the original is out of reach")
 
 
 class Driver(Protocol):
@@ -109,6 +114,8 @@ class ClusterHost:
         self._me = me
         self._on_event = on_event
         self._kinds: dict[bytes, FrameKind] = {}
+        self._deleting: dict[int, tuple[BrokerId, Callable[[int | Refused], None]]] = {}
+        self._next_number = count(1).__next__
         self._server: BrokerServer | None = None
         self.links = ClusterLinks(
             me,
@@ -121,6 +128,7 @@ class ClusterHost:
             received=lambda source, topic_id, index, message: self.receive(
                 topic_id, index, source, message
             ),
+            requested=self._requested,
             settled=self._settle,
             status=self.status_bytes,
         )
@@ -182,6 +190,49 @@ class ClusterHost:
             self._settle()
 
         self.driver.producer_id(given)
+
+    def delete_records(
+        self,
+        to: BrokerId,
+        topic: Topic,
+        index: int,
+        before: int,
+        done: Callable[[int | Refused], None],
+    ) -> None:
+        """Ask the original."""
+        number = self._next_number()
+        asked = DeleteRecords(number, topic.topic_id, index, before)
+        if not self.links.ask(to, FrameKind.DELETE_RECORDS, asked):
+            done(_OUT_OF_REACH)
+        elif len(self._deleting) >= DELETIONS_MAX:
+            done(Refused(ErrorCode.POLICY_VIOLATION, "too many deletions are under way"))
+        else:
+            self._deleting[number] = (to, done)
+
+    def _requested(self, source: BrokerId, message: DeleteRecords | Deleted) -> None:
+        """Another broker asks for its client, or answers."""
+        if isinstance(message, Deleted):
+            waiting = self._deleting.pop(message.number, None)
+            if waiting is not None:
+                error = ErrorCode(message.error)
+                failed = Refused(error, message.message)
+                waiting[1](failed if error is not ErrorCode.NONE else message.result)
+            return
+        number = message.number
+
+        def work(replicas: Any, now: Any) -> None:
+            partition = replicas.found(message.topic_id, message.index)
+            result: int | Refused = _OUT_OF_REACH
+            if partition is not None:
+                result = self._broker.delete_records(partition, message.before, now)
+            answer = (
+                Deleted(number, -1, result.error, result.message)
+                if isinstance(result, Refused)
+                else Deleted(number, result, ErrorCode.NONE, "")
+            )
+            self.links.ask(source, FrameKind.DELETED, answer)
+
+        self._turn(work)
 
     def carry_out(self, topic: Topic, index: int, effect: Effect) -> None:
         """Send, note, or have the driver do it."""
@@ -268,6 +319,10 @@ class ClusterHost:
 
     def disconnected(self, broker: BrokerId) -> None:
         """A link has ended."""
+        for number, (to, done) in list(self._deleting.items()):
+            if to == broker:
+                del self._deleting[number]
+                done(_OUT_OF_REACH)
         self._turn(lambda replicas, now: replicas.disconnected(broker, now))
 
     def locked(self, topic_id: bytes, index: int) -> None:

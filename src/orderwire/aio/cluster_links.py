@@ -14,10 +14,14 @@ from orderwire.aio.cluster_frames import (
     ADMINISTRATOR,
     VERSION,
     Codec,
+    Deleted,
+    DeleteRecords,
     FrameKind,
     Hello,
+    content_of,
     message_frame,
     plain_frame,
+    read_request,
 )
 from orderwire.aio.cluster_link import Link
 from orderwire.aio.discovery_tls import Credentials
@@ -59,6 +63,7 @@ class ClusterLinks:
         connected: Callable[[BrokerId], None],
         disconnected: Callable[[BrokerId], None],
         received: Callable[[BrokerId, bytes, int, msgspec.Struct], None],
+        requested: Callable[[BrokerId, DeleteRecords | Deleted], None],
         settled: Callable[[], None],
         status: Callable[[], bytes],
     ) -> None:
@@ -74,6 +79,7 @@ class ClusterLinks:
         self._connected = connected
         self._disconnected = disconnected
         self._received = received
+        self._requested = requested
         self._settled = settled
         self._status = status
         self._peers: dict[BrokerId, Peer] = {}
@@ -123,6 +129,14 @@ class ClusterLinks:
         link = self._links.get(to)
         if link is not None:
             link.send(message_frame(kind, topic_id, index, message))
+
+    def ask(self, to: BrokerId, kind: FrameKind, message: DeleteRecords | Deleted) -> bool:
+        """Send something beside the replicas' messages; False when there is no link."""
+        link = self._links.get(to)
+        if link is None:
+            return False
+        link.send(plain_frame(kind, content_of(message)))
+        return True
 
     def flush(self) -> None:
         """Send what was told."""
@@ -234,6 +248,9 @@ class ClusterLinks:
             return
         if self._links.get(BrokerId(source)) is not link:
             return  # it is being closed
+        if kind < FrameKind.ACTIVE_STANDBY:
+            self._requested(BrokerId(source), read_request(kind, content))
+            return
         topic_id, index, message = self._codec.read(kind, content)
         self._received(BrokerId(source), topic_id, index, message)
 

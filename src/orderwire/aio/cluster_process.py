@@ -104,6 +104,11 @@ class ClusterProcess:
         """Addresses of all brokers, for clients."""
         return ",".join(broker.address for broker in self.brokers)
 
+    @property
+    def address(self) -> str:
+        """The same, under the name that a broker alone has it."""
+        return self.bootstrap
+
     def restart(self, index: int) -> None:
         """Start a broker again that has ended, over its data and at its address."""
         before = self.brokers[index]

@@ -11,6 +11,7 @@ from zlib import crc32
 
 import msgspec
 
+from orderwire.broker.log import Refused
 from orderwire.broker.replication.effects import Effect
 from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.broker.topic_config import Refusal
@@ -66,6 +67,17 @@ class Cluster(Protocol):
 
     def producer_id(self, done: Callable[[int | Refusal], None]) -> None:
         """Hand out an id that no producer of the cluster ever had."""
+        ...
+
+    def delete_records(
+        self,
+        to: BrokerId,
+        topic: Topic,
+        index: int,
+        before: int,
+        done: Callable[[int | Refused], None],
+    ) -> None:
+        """Have a partition's original forget records; tells the new start."""
         ...
 
     def carry_out(self, topic: Topic, index: int, effect: Effect) -> None:

@@ -22,6 +22,7 @@ from orderwire.broker.log import (
     LogConfig,
     MemoryStorage,
     PartitionLog,
+    Refused,
     Storage,
     StorageError,
     SyncJob,
@@ -454,6 +455,15 @@ class Broker:
     def log_config(self, topic: Topic) -> LogConfig:
         """Return what the topic's configuration means to its logs."""
         return log_config(self.topics, topic)
+
+    def delete_records(self, partition: Partition, before: int, now: Instant) -> int | Refused:
+        """Forget records before this offset (−1: all that are committed); returns the new start."""
+        replica = partition.replica
+        if replica is not None:
+            assert self.replicas is not None
+            if not (replica.takes_produce and self.replicas.is_original(partition)):
+                return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker is not the original")
+        return partition.log.delete_records(before, now // NS_PER_MS, partition.high_watermark)
 
     def reconfigure(self, topic: Topic) -> None:
         """Tell a topic's logs that its configuration changed."""

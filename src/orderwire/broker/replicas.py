@@ -211,7 +211,7 @@ class Replicas:
 
     def viewed(self, topic_id: bytes, index: int, view: PartitionView, now: Instant) -> None:
         """Take the view of a partition, here or elsewhere."""
-        partition = self._found(topic_id, index)
+        partition = self.found(topic_id, index)
         if partition is not None and partition.replica is not None:
             self.carry_out(partition, partition.replica.viewed(view, now), now)
         self._look_ready(topic_id)
@@ -237,7 +237,7 @@ class Replicas:
 
     def locked(self, topic_id: bytes, index: int, now: Instant) -> None:
         """Somebody asks for a round by `lock/<id>`."""
-        partition = self._found(topic_id, index)
+        partition = self.found(topic_id, index)
         if partition is not None and partition.replica is not None:
             self.carry_out(partition, partition.replica.locked(now), now)
 
@@ -245,7 +245,7 @@ class Replicas:
         self, topic_id: bytes, index: int, end: int, epoch: int, round_number: int, now: Instant
     ) -> None:
         """A partition's `syncEnd` was written."""
-        partition = self._found(topic_id, index)
+        partition = self.found(topic_id, index)
         if partition is not None and partition.replica is not None:
             effects = partition.replica.sync_end_seen(end, epoch, round_number, now)
             self.carry_out(partition, effects, now)
@@ -258,7 +258,7 @@ class Replicas:
         Of a topic that we do not know (yet, or any more) it is dropped: the sender is told of us
         when we have opened it, by a new connection or by its own time limits.
         """
-        partition = self._found(topic_id, index)
+        partition = self.found(topic_id, index)
         if partition is not None and partition.replica is not None:
             self.carry_out(partition, partition.replica.receive(source, message, now), now)
 
@@ -293,7 +293,8 @@ class Replicas:
         alive = {one.broker_id for one in self.cluster.brokers()}
         return [member for member in replica.view.isr if member in alive]
 
-    def _found(self, topic_id: bytes, index: int) -> Partition | None:
+    def found(self, topic_id: bytes, index: int) -> Partition | None:
+        """Return a partition that is here, by its topic's id."""
         topic = self._broker.topics.by_id(topic_id)
         return None if topic is None else self._broker.partition(topic.name, index)
 

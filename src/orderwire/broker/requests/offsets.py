@@ -2,12 +2,15 @@
 
 from typing import TYPE_CHECKING
 
+from orderwire.broker.cluster import Done
 from orderwire.broker.error_codes import RETRIED_AT_ONCE, ErrorCode
 from orderwire.broker.log import Refused, TimedOffset
 from orderwire.broker.partitions import Partition
 from orderwire.broker.replication.settings import Mode
 from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply, Request, reply
+from orderwire.broker.requests.changes import Part, carried_out
 from orderwire.broker.requests.permission import Operation, may_topic
+from orderwire.broker.topic_config import Refusal
 from orderwire.broker.wire.generated.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsResponse,
@@ -24,7 +27,7 @@ from orderwire.broker.wire.generated.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
-from orderwire.kernel import NS_PER_MS, Instant
+from orderwire.kernel import Instant
 
 if TYPE_CHECKING:
     from orderwire.broker.node import Broker
@@ -140,26 +143,66 @@ def _epoch_end(partition: Partition, epoch: int) -> tuple[int, int]:
 
 def delete_records(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
     """Move the start of logs forward; -1 stands for the high watermark."""
-    topics = []
-    for topic in request.body.topics:
-        results = []
-        for ask in topic.partitions:
-            partition = broker.partition(topic.name, ask.partition_index)
-            is_allowed = may_topic(broker, request, Operation.DELETE, topic.name)
-            if partition is None or not is_allowed:
-                error = broker.missing(topic.name, ask.partition_index) if is_allowed else _MAY_NOT
-                results.append(DeleteRecordsPartitionResult(ask.partition_index, -1, error))
-                continue
-            if partition.replica is not None and not partition.replica.takes_produce:
-                error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-                results.append(DeleteRecordsPartitionResult(ask.partition_index, -1, error))
-                continue
-            low = partition.log.delete_records(
-                ask.offset, now // NS_PER_MS, partition.high_watermark
-            )
-            if isinstance(low, Refused):
-                results.append(DeleteRecordsPartitionResult(ask.partition_index, -1, low.error))
+    asked = [
+        (topic.name, one.partition_index, one.offset)
+        for topic in request.body.topics
+        for one in topic.partitions
+    ]
+    starts: dict[tuple[str, int], int] = {}
+    parts = [
+        _deletion(broker, *one, starts, now)
+        if may_topic(broker, request, Operation.DELETE, one[0])
+        else Refusal(_MAY_NOT, "")
+        for one in asked
+    ]
+
+    def respond(results: list[Refusal | None]) -> DeleteRecordsResponse:
+        found: dict[str, list[DeleteRecordsPartitionResult]] = {}
+        for (name, index, _), refusal in zip(asked, results, strict=True):
+            if refusal is None:
+                result = DeleteRecordsPartitionResult(index, starts[name, index])
             else:
-                results.append(DeleteRecordsPartitionResult(ask.partition_index, low))
-        topics.append(DeleteRecordsTopicResult(topic.name, results))
-    return reply(request, DeleteRecordsResponse(topics=topics))
+                result = DeleteRecordsPartitionResult(index, -1, refusal.error)
+            found.setdefault(name, []).append(result)
+        return DeleteRecordsResponse(
+            topics=[DeleteRecordsTopicResult(name, some) for name, some in found.items()]
+        )
+
+    return carried_out(broker, request, parts, respond, request.body.timeout_ms, now)
+
+
+def _deletion(
+    broker: "Broker",
+    name: str,
+    index: int,
+    before: int,
+    starts: dict[tuple[str, int], int],
+    now: Instant,
+) -> Part:
+    partition = broker.partition(name, index)
+    if partition is None:
+        return Refusal(broker.missing(name, index), "")
+
+    def noted(result: int | Refused) -> Refusal | None:
+        if isinstance(result, Refused):
+            return Refusal(result.error, result.message)
+        starts[name, index] = result
+        return None
+
+    replica = partition.replica
+    original = None if replica is None or replica.view is None else replica.view.original
+    if (
+        partition.mode is Mode.ACTIVE_ACTIVE_LANES
+        and broker.replicas is not None
+        and original is not None
+        and original != broker.replicas.me
+    ):  # the client takes us for the leader; the original is who moves the start
+        cluster, topic = broker.replicas.cluster, partition.of
+
+        def begin(done: Done) -> None:
+            cluster.delete_records(
+                original, topic, index, before, lambda result: done(noted(result))
+            )
+
+        return begin
+    return noted(broker.delete_records(partition, before, now))
