@@ -90,6 +90,12 @@ class PartitionLog:
         return sum(segment.size for segment in self._segments)
 
     @property
+    def first_base(self) -> int:
+        """Where the batch begins that holds the start: a copy of this log begins there."""
+        first = next(self.batches(self.start_offset), None)
+        return self.end_offset if first is None else first.base_offset
+
+    @property
     def segment_count(self) -> int:
         """Including the active one."""
         return len(self._segments)

@@ -338,7 +338,9 @@ class ActiveStandby:
         term.stored(follower, message, now)
         effects = self._move(now)
         effects += term.push(follower, self._high_watermark)
-        return effects + self._tend(now)
+        if source not in self._office.isr:
+            effects += self._tend(now)
+        return effects
 
     def _move(self, now: Instant) -> Effects:
         """S moves as far as every member goes; strictly, never with too few.  [R6, S004:4.4]"""
@@ -481,7 +483,7 @@ class ActiveStandby:
         if error is not None:
             return []
         if self._term is not None:
-            return self._move(now) + self._tend(now)
+            return self._move(now)
         if self._leader is None or not self._follows:
             return []
         return [Tell(self._leader, self._stored())]

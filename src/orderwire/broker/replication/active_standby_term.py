@@ -136,7 +136,7 @@ class Term:
         )
         anew = offset is None or not max(start, message.start) <= offset <= end
         if offset is None or anew:
-            offset = start
+            offset = self._log.first_base
         follower.lacks = offset < high_watermark
         return [Tell(follower.broker, Follow(self.epoch, message.attempt, offset, anew))]
 
@@ -189,12 +189,12 @@ class Term:
         if not follower.follows:
             return effects
         while follower.sent < log.end_offset and len(follower.flights) < FLIGHTS_MAX:
-            if follower.sent < log.start_offset:
+            if follower.sent < log.start_offset and follower.sent < log.first_base:
                 # Retention went past it: it has to begin anew.
                 self._attempts += 1
                 follower.begin(self._attempts)
                 return [*effects, Tell(follower.broker, Lead(self.epoch, self._attempts))]
-            records = log.copy(follower.sent, self._copy_bytes)
+            records = log.copy(max(follower.sent, log.start_offset), self._copy_bytes)
             assert not isinstance(records, Refused), records
             end = _checked_end(records)
             effects.append(self._message(follower, follower.sent, high_watermark, records))

@@ -315,6 +315,23 @@ def test_a_follower_behind_the_start_begins_anew_and_retention_is_followed() -> 
     assert (behind.high_watermark, group.values(2)) == (12, group.values(0))
 
 
+def test_a_start_inside_a_batch_is_followed_too() -> None:
+    group = running(3, min_insync_replicas=1)
+    group.cut(0, 2)
+    group.shrink(0, 1)
+    for _ in range(3):
+        group.send(0, b"a", b"b", b"c")
+    group.talk([0, 1])
+    log = group.replicas[BrokerId(0)].log
+    log.delete_records(4, group.now // NS_PER_MS, group.high(0))
+    assert log.first_base == 3
+    group.link((0, 2))
+    group.talk()
+    behind = group.replicas[BrokerId(2)]
+    assert (behind.log.start_offset, behind.log.end_offset, behind.high_watermark) == (4, 9, 9)
+    assert group.values(2) == group.values(0) == [b"b", b"c", b"a", b"b", b"c"]
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_retries_are_recognised_and_after_a_failover_too(count: int) -> None:
     group = running(3, min_insync_replicas=1)
