@@ -98,9 +98,14 @@ class Original:
         self.producers = AssignedProducers(self.files.log)
 
     def end(self) -> None:
-        """Somebody else is original, or nobody: whoever waits has to ask there."""
+        """Somebody else is original, or nobody: what waits is stored, and may be committed yet.
+
+        "Not leader" would say that it is not: clients would send it a second time.
+        """
         self.active = False
-        refused = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker is original no longer")
+        refused = Refused(
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "this broker is original no longer"
+        )
         for entry in list(self.assigned):
             self._answer(entry, (1, _ALL), refused)
 

@@ -206,8 +206,10 @@ class ActiveStandby:
         term, self._term = self._term, None
         if term is None:
             return []
+        # "Not leader" would say that it is not stored: clients would send it a second time.
         answers = self._waiting.fail(
-            ErrorCode.NOT_LEADER_OR_FOLLOWER, f"this broker is original no longer: {reason}"
+            ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+            f"this broker is original no longer: {reason}",
         )
         return [*answers, Note(Deposed(term.epoch, reason))]
 

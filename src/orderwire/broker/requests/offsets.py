@@ -108,7 +108,12 @@ def _place_error(broker: "Broker", partition: Partition) -> ErrorCode:
 
 
 def offset_for_leader_epoch(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
-    """Tell where an epoch ends: from the log's history, and never beyond the high watermark."""
+    """Tell where an epoch ends, from the log's history.
+
+    Not cut at the high watermark: an original that has too few members after all brokers were down
+    knows less of what is committed than a consumer has read, and would tell it that its log was
+    truncated.
+    """
     topics = []
     for topic in request.body.topics:
         found = []
@@ -134,11 +139,10 @@ def _epoch_end(partition: Partition, epoch: int) -> tuple[int, int]:
     """Return the largest epoch at or below this one and where it ends; (−1, −1): there is none."""
     current = partition.leader_epoch
     if epoch == current:
-        return current, partition.high_watermark
+        return current, partition.log.end_offset
     if epoch > current:
         return -1, -1
-    found, end = partition.log.epoch_end(epoch)
-    return found, min(end, partition.high_watermark)
+    return partition.log.epoch_end(epoch)
 
 
 def delete_records(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
