@@ -106,12 +106,14 @@ class ClusterHost:
         codec: Codec,
         *,
         tls: Credentials | None = None,
+        advertised: tuple[str, int] | None = None,
         on_event: Callable[[str, int, Event], None] | None = None,
     ) -> None:
         self.driver = driver
         self.events: Counter[str] = Counter()
         """What replicas have told of, by kind."""
         self._me = me
+        self._advertised = advertised
         self._on_event = on_event
         self._kinds: dict[bytes, FrameKind] = {}
         self._deleting: dict[int, tuple[BrokerId, Callable[[int | Refused], None]]] = {}
@@ -136,7 +138,7 @@ class ClusterHost:
     async def start(self, server: "BrokerServer", client: tuple[str, int]) -> None:
         """Join the cluster; the internal listener listens already."""
         self._server = server
-        await self.driver.start(self, client, self.links.address)
+        await self.driver.start(self, client, self._advertised or self.links.address)
         guard = server.broker.guard
         if guard is not None:
             await self.driver.secure(guard, self._settle)

@@ -30,6 +30,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     internal_host: str = "127.0.0.1"
     internal_port: int = 0
     """Where the other brokers find this one; 0: a free port."""
+    internal_advertised: tuple[str, int] | None = None
+    """What the others are told instead: an address that leads here."""
     internal_tls: Credentials | None = None
     insecure: bool = False
     """Listen for brokers beyond this machine without TLS."""
@@ -61,7 +63,14 @@ class ClusterJoining:
             client=ClientSettings(session_ns=options.session_ns),
             access=options.access,
         )
-        host = ClusterHost(self._me, driver, incarnation, Codec(MESSAGES), tls=options.internal_tls)
+        host = ClusterHost(
+            self._me,
+            driver,
+            incarnation,
+            Codec(MESSAGES),
+            tls=options.internal_tls,
+            advertised=options.internal_advertised,
+        )
         await host.links.listen(options.internal_host, options.internal_port)
         return host
 

@@ -33,6 +33,7 @@ class ClusterProcess:
         zookeeper: str,
         server: ManagedZookeeper | None,
         options: Sequence[str],
+        each: Sequence[Sequence[str]] = (),
     ) -> None:
         self.zookeeper = zookeeper
         """Address of the ensemble."""
@@ -41,6 +42,7 @@ class ClusterProcess:
         self.brokers: list[BrokerProcess] = []
         self._folder = folder
         self._options = options
+        self._each = each
 
     @classmethod
     def start(
@@ -52,12 +54,13 @@ class ClusterProcess:
         zookeeper: str | None = None,
         listen: Sequence[str] = (),
         session_ms: int = 6_000,
+        each: Sequence[Sequence[str]] = (),
     ) -> "ClusterProcess":
         """Start it in this folder and wait until every broker listens.
 
         `options` are further ones of `orderwire broker`; `listen` has an address for each broker,
-        by default a free port.  Raises BrokerDidNotStart, LocalProtocolError, and OSError where
-        ZooKeeper does not start.
+        by default a free port; `each` has options of one broker alone.  Raises BrokerDidNotStart,
+        LocalProtocolError, and OSError where ZooKeeper does not start.
         """
         if not 1 <= replicas <= REPLICAS_MAX or len(listen) not in (0, replicas):
             raise LocalProtocolError(
@@ -71,7 +74,7 @@ class ClusterProcess:
             server.start()
             zookeeper = server.address
         told = [f"--session-ms={session_ms}", f"--topic-config=orderwire.mode={mode.value}"]
-        cluster = cls(folder, zookeeper, server, [*told, *options])
+        cluster = cls(folder, zookeeper, server, [*told, *options], each)
         try:
             with ThreadPoolExecutor(replicas) as starters:
                 addresses = listen or ["127.0.0.1:0"] * replicas
@@ -95,6 +98,7 @@ class ClusterProcess:
             f"--node-id={index}",
             f"--zookeeper={self.zookeeper}",
             *self._options,
+            *(self._each[index] if self._each else ()),
             listen=listen,
             tied=True,
         )

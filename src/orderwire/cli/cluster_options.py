@@ -26,6 +26,7 @@ class MemberOptions(msgspec.Struct, frozen=True, kw_only=True):
     zookeeper_user: Path | None
     session_ms: int
     internal_listen: str
+    internal_advertise: str | None
     internal_cert: Path | None
     internal_key: Path | None
     internal_ca: Path | None
@@ -49,6 +50,9 @@ class MemberOptions(msgspec.Struct, frozen=True, kw_only=True):
             ).access(),
             internal_host=host,
             internal_port=port,
+            internal_advertised=(
+                None if self.internal_advertise is None else split_address(self.internal_advertise)
+            ),
             internal_tls=credentials(
                 self.internal_cert, self.internal_key, self.internal_ca, options="--internal"
             ),
@@ -63,6 +67,11 @@ def member_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--internal-key", type=FILE, help="PEM: the certificate's key."),
         click.option(
             "--internal-cert", type=FILE, help="PEM: our certificate between brokers: mutual TLS."
+        ),
+        click.option(
+            "--internal-advertise",
+            metavar="HOST:PORT",
+            help="What the other brokers are told; default: where it listens.",
         ),
         click.option(
             "--internal-listen",

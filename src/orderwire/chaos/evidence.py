@@ -1,0 +1,106 @@
+"""What the brokers leave behind: their files, read without their code, and their notes.
+
+Only the format of a Kafka batch is known here, and how segments are named.
+"""
+
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from struct import Struct
+
+import msgspec
+from crc32c import crc32c
+
+from orderwire.verify.replication import Batch
+
+_HEADER = Struct(">qiibIhiqqqhii")
+_CRC_FROM = 21
+_CONTROL = 0x20
+_LEAST_LENGTH = 49
+_SEGMENT = re.compile(r"\d{20}\.log")
+_MESSAGE = re.compile(rb"<([a-z0-9.\-]+)>")
+_NOTE = re.compile(r"^(\S+ \S+) \w+ (\S+)-(\d+): (\w+)\((.*)\)$")
+_FIELD = re.compile(r"(\w+)=(-?\w+|'[^']*')")
+
+
+class Note(msgspec.Struct, frozen=True):
+    """A line of a broker's log that tells what a replica did."""
+
+    at: str
+    broker: int
+    topic: str
+    partition: int
+    kind: str
+    fields: dict[str, str]
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A partition at one broker, as its files say."""
+
+    batches: tuple[Batch, ...]
+    """Of the main log, up to the first that is not whole."""
+    damaged: int | None
+    """Offset of a batch that fails its checksum."""
+    messages: frozenset[str]
+    """In any file, of whatever format."""
+
+
+def batches_of(data: bytes) -> Iterator[tuple[int, int, Batch, bool]]:
+    """Every batch from the start on: where it begins and ends, itself, whether its CRC matches."""
+    at = 0
+    while at + _HEADER.size <= len(data):
+        first, length, epoch, magic, crc, attributes, delta, *_ = _HEADER.unpack_from(data, at)
+        end = at + 12 + length
+        if magic != 2 or length < _LEAST_LENGTH or end > len(data):
+            return
+        good = crc32c(data[at + _CRC_FROM : end]) == crc
+        seal = bool(attributes & _CONTROL)
+        names = tuple(name.decode() for name in _MESSAGE.findall(data, at + _HEADER.size, end))
+        yield at, end, Batch(first, first + delta, epoch, crc, () if seal else names, seal), good
+        at = end
+
+
+def partition_folder(broker: Path, topic_id: str, partition: int) -> Path:
+    """Where a broker keeps a partition."""
+    return broker / "topics" / topic_id / str(partition)
+
+
+def segments(folder: Path) -> list[Path]:
+    """The main log's files, in order."""
+    return sorted(path for path in folder.iterdir() if _SEGMENT.fullmatch(path.name))
+
+
+def find(folder: Path) -> Found:
+    """Read a partition's folder while its broker is down."""
+    batches: list[Batch] = []
+    damaged: int | None = None
+    for path in segments(folder):
+        for _, _, batch, good in batches_of(path.read_bytes()):
+            if not good and damaged is None:
+                damaged = batch.first
+            batches.append(batch)
+    names: set[str] = set()
+    for path in folder.iterdir():
+        names.update(name.decode() for name in _MESSAGE.findall(path.read_bytes()))
+    return Found(tuple(batches), damaged, frozenset(names))
+
+
+def digest(batches: Sequence[Batch], below: int) -> int:
+    """One number for all batches that end below an offset, seals and epochs included."""
+    value = 0
+    for batch in batches:
+        if batch.last < below:
+            told = (batch.first, batch.last, batch.epoch, batch.digest, batch.seal)
+            value = zlib.crc32(repr(told).encode(), value)
+    return value
+
+
+def notes_of(log: Path, broker: int) -> Iterator[Note]:
+    """What a broker noted of its replicas, in order."""
+    for line in log.read_text(errors="replace").splitlines():
+        match = _NOTE.match(line)
+        if match is not None:
+            at, topic, partition, kind, rest = match.groups()
+            fields = {name: value.strip("'") for name, value in _FIELD.findall(rest)}
+            yield Note(at, broker, topic, int(partition), kind, fields)

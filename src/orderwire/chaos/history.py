@@ -1,0 +1,156 @@
+"""The history of a chaos run's partitions, from what clients heard and brokers left.
+
+What is committed is known at the end only: the brokers' files up to their high watermarks.  So the
+commits come first in the history, then what clients were told, which must agree with them.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from orderwire.chaos.clients import NOT_TOLD, Moved, Sent
+from orderwire.chaos.evidence import Found, Note, find, notes_of, partition_folder
+from orderwire.verify.replication import (
+    Acknowledged,
+    Batch,
+    Committed,
+    Delivered,
+    Elected,
+    Event,
+    Held,
+    OnDisk,
+    Republished,
+    Requested,
+    Settled,
+)
+
+UNKNOWN_BROKER = -1
+"""Of a delivery: the client does not tell who answered."""
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """A high watermark that a broker told."""
+
+    partition: int
+    broker: int
+    life: int
+    high_watermark: int
+
+
+class Life(msgspec.Struct, frozen=True):
+    """What a broker left."""
+
+    broker: int
+    folder: Path
+    log: Path
+    high_watermarks: Mapping[int, int]
+    """At the end, by partition."""
+
+
+def histories(
+    topic: str,
+    topic_id: str,
+    partitions: int,
+    lives: Sequence[Life],
+    isr: Mapping[int, tuple[int, ...]],
+    sent: Sequence[Sent],
+    moved: Sequence[Moved],
+    samples: Sequence[Sample],
+    *,
+    acks_one_lost: bool,
+) -> dict[int, list[Event]]:
+    """Return each partition's history."""
+    notes = [note for life in lives for note in notes_of(life.log, life.broker)]
+    notes.sort(key=lambda note: note.at)
+    found: dict[int, list[Event]] = {}
+    for partition in range(partitions):
+        disks = {
+            life.broker: find(partition_folder(life.folder, topic_id, partition)) for life in lives
+        }
+        found[partition] = _history(
+            disks,
+            {life.broker: life.high_watermarks.get(partition, 0) for life in lives},
+            isr[partition],
+            [note for note in notes if (note.topic, note.partition) == (topic, partition)],
+            [one for one in sent if one.partition == partition],
+            [one for one in moved if one.partition == partition],
+            [one for one in samples if one.partition == partition],
+            acks_one_lost=acks_one_lost,
+        )
+    return found
+
+
+def _history(
+    disks: Mapping[int, Found],
+    high_watermarks: Mapping[int, int],
+    isr: tuple[int, ...],
+    notes: Sequence[Note],
+    sent: Sequence[Sent],
+    moved: Sequence[Moved],
+    samples: Sequence[Sample],
+    *,
+    acks_one_lost: bool,
+) -> list[Event]:
+    events: list[Event] = []
+    for one in sent:
+        events.append(Requested(one.session, (one.name,), one.acks))
+    for note in notes:
+        if note.kind == "Elected":
+            events.append(Elected(int(note.fields["epoch"]), note.broker))
+        elif note.kind == "Republished" and note.fields.get("duplicate") == "False":
+            events.append(Republished(int(note.fields["new_offset"])))
+    for sample in samples:
+        high = sample.high_watermark
+        events.append(Committed(sample.broker, sample.life, high, high, ()))
+    for broker, disk in sorted(disks.items()):
+        high = high_watermarks[broker]
+        committed = tuple(each for each in disk.batches if each.last < high)
+        events.append(Committed(broker, -1, 0, high, committed))
+    places = _places(disks, high_watermarks)
+    for one in sent:
+        if one.answered_s and not one.error:
+            offset = one.offset
+            if offset == NOT_TOLD:
+                # An idempotent client takes a message for stored when a later one is: it is told
+                # no offset.
+                offset = places.get(one.name, NOT_TOLD)
+            events.append(Acknowledged((one.name,), one.acks, offset))
+    events += (
+        Delivered(
+            one.consumer,
+            UNKNOWN_BROKER,
+            one.position,
+            one.next_position,
+            one.high_watermark,
+            one.records,
+        )
+        for one in moved
+    )
+    for broker, disk in sorted(disks.items()):
+        events.append(Held(broker, broker in isr, high_watermarks[broker], _believed(disk)))
+    on_disk = frozenset().union(*(disk.messages for disk in disks.values()))
+    events.append(OnDisk(on_disk, acks_one_lost))
+    events.append(Settled(isr, tuple(sorted(disks)), acks_one_lost))
+    return events
+
+
+def _places(disks: Mapping[int, Found], high_watermarks: Mapping[int, int]) -> dict[str, int]:
+    """Message → its first committed offset."""
+    places: dict[str, int] = {}
+    best = max(disks, key=lambda broker: high_watermarks[broker])
+    for batch in disks[best].batches:
+        if batch.last < high_watermarks[best]:
+            for offset, name in enumerate(batch.messages, batch.first):
+                places.setdefault(name, offset)
+    return places
+
+
+def _believed(disk: Found) -> tuple[Batch, ...]:
+    """A batch that fails its checksum is not what it says."""
+    return tuple(each for each in disk.batches if each.first != disk.damaged)
+
+
+def events_of(history: Mapping[int, Iterable[Event]]) -> int:
+    """How many there are in all."""
+    return sum(len(list(each)) for each in history.values())

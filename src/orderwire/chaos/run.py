@@ -1,0 +1,473 @@
+"""A cluster under drawn faults, with clients: rounds, then peace, then the evidence.
+
+`ChaosRun(settings, folder).run()` returns the history of every partition and how long clients had
+to wait for new originals.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from orderwire.aio.broker_process import BrokerDidNotStart
+from orderwire.aio.cluster_process import ClusterProcess
+from orderwire.aio.cluster_status import ask_status
+from orderwire.aio.zookeeper_client import ZookeeperClient
+from orderwire.aio.zookeeper_server import ZookeeperServerSettings, managed_zookeeper
+from orderwire.broker.coordination.layout import BROKERS
+from orderwire.broker.replication.settings import Mode
+from orderwire.chaos.clients import Consuming, Producing
+from orderwire.chaos.faults import FAULTS, Target, befalling, drawn, usable
+from orderwire.chaos.history import Life, Sample, histories
+from orderwire.chaos.wires import Wires
+from orderwire.kernel import OrderwireError, stream
+from orderwire.verify.replication import Event
+
+TOPIC = "chaos"
+REPLICAS = 3
+HEAL_SECONDS_MAX = 60.0
+"""So long after a fault everybody has to be in sync; longer is a violation of I8."""
+_LOOK_S = 0.1
+_WATCH_S = 0.01
+_PORTS = (20_000, 30_000)
+
+
+class ChaosSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is done to whom."""
+
+    mode: Mode = Mode.ACTIVE_ACTIVE
+    seed: int = 1
+    rounds: int = 20
+    faults: tuple[str, ...] = tuple(FAULTS)
+    partitions: int = 3
+    session_ms: int = 1_500
+    pause_ms: int = 30
+    """Between two bursts of a producer, about."""
+    quiet_ms: int = 300
+    """Between everybody in sync and the next fault, at least."""
+    seconds_max: float = 3_600.0
+    """No round begins later."""
+
+
+class Round(msgspec.Struct, frozen=True):
+    """One fault and what came of it."""
+
+    number: int
+    fault: str
+    gone: tuple[int, ...]
+    began_s: float
+    lasted_s: float
+    healed_s: float
+    """From its end until all partitions had everybody in sync."""
+    gaps_s: tuple[float, ...]
+    """For each partition whose original was gone: from the end of its session to the first
+    acknowledgement."""
+    waits_s: tuple[float, ...]
+    """The same from the fault on."""
+
+
+class ChaosResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run leaves."""
+
+    rounds: list[Round]
+    histories: Mapping[int, list[Event]]
+    """By partition."""
+    sent: int
+    acknowledged: int
+    consumed: int
+    odd: list[str]
+    """What went wrong beside the histories: brokers that did not start, tracebacks, consumers'
+    errors."""
+
+
+class ChaosFailed(OrderwireError):
+    """The cluster did not become whole again; the message says how it was."""
+
+
+class ChaosRun:
+    """One run."""
+
+    def __init__(
+        self, settings: ChaosSettings, folder: Path, tell: Callable[[str], None] = print
+    ) -> None:
+        self.settings = settings
+        self.folder = folder
+        self.odd: list[str] = []
+        self.rounds: list[Round] = []
+        self._tell = tell
+        self._draw = stream(settings.seed, "chaos/faults")
+        self._samples: list[Sample] = []
+        self._lives: dict[int, int] = {}
+        self._gone_at: dict[int, list[float]] = {}
+        """When each broker's znode went."""
+        self._topic_id = ""
+
+    def run(self) -> ChaosResult:
+        """Do it all.  Raises ChaosFailed, OSError, BrokerDidNotStart."""
+        settings = self.settings
+        self.folder.mkdir(parents=True, exist_ok=True)
+        server = managed_zookeeper(self.folder / "zookeeper", ZookeeperServerSettings())
+        wires = Wires()
+        server.start()
+        try:
+            host, _, port = server.address.rpartition(":")
+            each: list[list[str]] = []
+            for broker in range(REPLICAS):
+                inside = _free_port()
+                outside = wires.to_broker(broker, "127.0.0.1", inside)
+                zookeeper = wires.to_zookeeper(broker, host, int(port))
+                each.append(
+                    [
+                        f"--internal-listen=127.0.0.1:{inside}",
+                        f"--internal-advertise=127.0.0.1:{outside}",
+                        f"--zookeeper=127.0.0.1:{zookeeper}",
+                    ]
+                )
+            cluster = ClusterProcess.start(
+                self.folder,
+                replicas=REPLICAS,
+                mode=settings.mode,
+                zookeeper=server.address,
+                session_ms=settings.session_ms,
+                each=each,
+            )
+            cluster.server = server
+            try:
+                with self._watching(server.address):
+                    return self._with_clients(cluster, wires)
+            finally:
+                for process in cluster.brokers:
+                    if process.is_running:
+                        os.kill(process.pid, signal.SIGCONT)
+                        process.kill()
+        finally:
+            wires.close()
+            server.stop()
+
+    # -- rounds -----------------------------------------------------------------------------
+
+    def _with_clients(self, cluster: ClusterProcess, wires: Wires) -> ChaosResult:
+        settings = self.settings
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        made = admin.create_topics([NewTopic(TOPIC, settings.partitions, REPLICAS)])
+        made[TOPIC].result(30)
+        described = admin.describe_topics(TopicCollection([TOPIC]))[TOPIC].result(30)
+        self._topic_id = _folder_name(described.topic_id)
+        producers = [
+            Producing(
+                f"p{number}",
+                cluster.bootstrap,
+                TOPIC,
+                settings.partitions,
+                stream(settings.seed, f"chaos/producer/{number}"),
+                acks=acks,
+                idempotent=idempotent,
+                pause_s=settings.pause_ms / 1_000,
+            )
+            for number, (acks, idempotent) in enumerate(
+                [(-1, True), (-1, True), (-1, False), (1, False)]
+            )
+        ]
+        consumers = [
+            Consuming(f"c{number}", cluster.bootstrap, TOPIC, settings.partitions)
+            for number in range(2)
+        ]
+        self._whole(cluster)
+        for client in [*producers, *consumers]:
+            client.start()
+        failed = ""
+        began = time.monotonic()
+        try:
+            for number in range(settings.rounds):
+                if time.monotonic() - began > settings.seconds_max:
+                    break
+                self._round(number, cluster, wires, producers)
+        except (ChaosFailed, BrokerDidNotStart) as error:
+            failed = str(error)
+            self.odd.append(failed)
+            self._tell(failed)
+        for producer in producers:
+            producer.stop()
+        for producer in producers:
+            producer.join(70)
+        status = self._status(cluster)
+        with contextlib.suppress(ChaosFailed):
+            status = self._whole(cluster, level=True)
+        ends = {each: _end(status, each) for each in range(settings.partitions)}
+        self._until(
+            lambda: all(
+                consumer.positions[each] >= _end_of_records(producers, each)
+                for consumer in consumers
+                for each in ends
+            ),
+            20,
+        )
+        for consumer in consumers:
+            consumer.stop()
+            consumer.join(30)
+            self.odd += [f"{consumer.name}: {error}" for error in dict.fromkeys(consumer.errors)]
+        isr = {each: _isr(status, each) for each in ends}
+        high = {
+            broker: {
+                one["partition"]: one["high_watermark"]
+                for one in told["partitions"]
+                if one["topic"] == TOPIC
+            }
+            for broker, told in status.items()
+        }
+        for process in cluster.brokers:
+            process.ask_to_end()
+        for process in cluster.brokers:
+            if process.is_running:
+                process.stop()
+        for broker in range(REPLICAS):
+            log = (self.folder / f"broker-{broker}.log").read_text(errors="replace")
+            if "Traceback" in log:
+                at = log.index("Traceback")
+                self.odd.append(f"broker {broker} wrote: {log[at : at + 3_000]}")
+        lives = [
+            Life(
+                broker,
+                self.folder / f"broker-{broker}",
+                self.folder / f"broker-{broker}.log",
+                high.get(broker, {}),
+            )
+            for broker in range(REPLICAS)
+        ]
+        found = histories(
+            TOPIC,
+            self._topic_id,
+            settings.partitions,
+            lives,
+            isr,
+            [one for producer in producers for one in producer.sent],
+            [one for consumer in consumers for one in consumer.moved],
+            self._samples,
+            acks_one_lost=settings.mode is Mode.ACTIVE_STANDBY,
+        )
+        sent = [one for producer in producers for one in producer.sent]
+        return ChaosResult(
+            rounds=self.rounds,
+            histories=found,
+            sent=len(sent),
+            acknowledged=sum(one.offset >= 0 for one in sent),
+            consumed=sum(len(one.records) for consumer in consumers for one in consumer.moved),
+            odd=self.odd,
+        )
+
+    def _round(
+        self, number: int, cluster: ClusterProcess, wires: Wires, producers: list[Producing]
+    ) -> None:
+        status = self._whole(cluster)
+        time.sleep(self.settings.quiet_ms / 1_000)
+        originals = {each: _original(status, each) for each in range(self.settings.partitions)}
+        target = Target(
+            cluster,
+            wires,
+            self.folder,
+            self._topic_id,
+            originals,
+            {each: _end(status, each) for each in originals},
+            self.settings.session_ms / 1_000,
+            self._draw,
+        )
+        name = drawn(self._draw, usable(self.settings.faults))
+        began = time.monotonic()
+        with befalling(name, target) as gone:
+            pass
+        ended = time.monotonic()
+        self._whole(cluster, since=ended)
+        healed = time.monotonic()
+        gaps, waits = self._gaps(began, gone, originals, producers)
+        told = Round(
+            number,
+            name,
+            tuple(gone),
+            began,
+            ended - began,
+            healed - ended,
+            tuple(gaps),
+            tuple(waits),
+        )
+        self.rounds.append(told)
+        slow = f", gap {max(gaps):.2f} s" if gaps else ""
+        self._tell(
+            f"{number}: {name} {list(gone)} {told.lasted_s:.1f} s,"
+            f" whole after {told.healed_s:.1f} s{slow}"
+        )
+
+    def _gaps(
+        self,
+        began: float,
+        gone: list[int],
+        originals: Mapping[int, int],
+        producers: list[Producing],
+    ) -> tuple[list[float], list[float]]:
+        """How long each partition without its original took nothing."""
+        gaps: list[float] = []
+        waits: list[float] = []
+        for partition, original in originals.items():
+            ended = [at for at in self._gone_at.get(original, []) if at >= began]
+            if original not in gone or not ended:
+                continue
+            after = [
+                one.answered_s
+                for producer in producers
+                for one in producer.sent[-5_000:]
+                if one.partition == partition and one.offset >= 0 and one.answered_s > ended[0]
+            ]
+            if after:
+                gaps.append(min(after) - ended[0])
+                waits.append(min(after) - began)
+        return gaps, waits
+
+    # -- what the cluster says --------------------------------------------------------------
+
+    def _status(self, cluster: ClusterProcess) -> dict[int, dict[str, Any]]:
+        async def ask() -> list[dict[str, Any] | BaseException]:
+            asked = [ask_status(each.internal) for each in cluster.brokers if each.is_running]
+            return await asyncio.gather(*asked, return_exceptions=True)
+
+        answers = asyncio.run(ask())
+        told = {one["broker"]: one for one in answers if not isinstance(one, BaseException)}
+        for broker, one in told.items():
+            life = cluster.brokers[broker].pid
+            for each in one["partitions"]:
+                if each["topic"] == TOPIC:
+                    self._samples.append(
+                        Sample(each["partition"], broker, life, each["high_watermark"])
+                    )
+        return told
+
+    def _whole(
+        self, cluster: ClusterProcess, *, since: float = 0.0, level: bool = False
+    ) -> dict[int, dict[str, Any]]:
+        """Wait until every broker says that every partition has all in sync."""
+        end = (since or time.monotonic()) + HEAL_SECONDS_MAX
+        status: dict[int, dict[str, Any]] = {}
+        while time.monotonic() < end:
+            status = self._status(cluster)
+            if len(status) == REPLICAS and all(
+                _is_whole(status, each, level) for each in range(self.settings.partitions)
+            ):
+                return status
+            for index, broker in enumerate(cluster.brokers):
+                if not broker.is_running:
+                    self.odd.append(f"broker {index} ended by itself")
+                    cluster.restart(index)
+            time.sleep(_LOOK_S)
+        told = {
+            broker: [
+                {key: each.get(key) for key in ("partition", "epoch", "original", "isr", "role")}
+                | {"hw": each["high_watermark"], "end": each["end_offset"]}
+                for each in one["partitions"]
+                if each["topic"] == TOPIC
+            ]
+            for broker, one in status.items()
+        }
+        raise ChaosFailed(f"not whole after {HEAL_SECONDS_MAX:g} s: {told}")
+
+    def _until(self, holds: Callable[[], bool], seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not holds() and time.monotonic() < end:
+            time.sleep(_LOOK_S)
+
+    @contextlib.contextmanager
+    def _watching(self, zookeeper: str) -> Iterator[None]:
+        """Note when a broker's session ends."""
+        stopping = threading.Event()
+
+        async def watch() -> None:
+            async with ZookeeperClient(zookeeper) as client:
+                there: set[int] = set()
+                while not stopping.is_set():
+                    with contextlib.suppress(OSError, OrderwireError):
+                        now = {int(name) for name in await client.children(BROKERS)}
+                        for broker in there - now:
+                            self._gone_at.setdefault(broker, []).append(time.monotonic())
+                        there = now
+                    await asyncio.sleep(_WATCH_S)
+
+        thread = threading.Thread(target=lambda: asyncio.run(watch()), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stopping.set()
+            thread.join(10)
+
+
+def _free_port() -> int:
+    """A port that nobody has, outside of the range from which the kernel gives ports away."""
+    while True:
+        port = random.randrange(*_PORTS)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
+def _folder_name(topic_id: Any) -> str:
+    """What brokers call the folder of a topic."""
+    word = (1 << 64) - 1
+    upper, lower = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()
+    return f"{upper & word:016x}{lower & word:016x}"
+
+
+def _places(
+    status: Mapping[int, Mapping[str, Any]], partition: int
+) -> dict[int, Mapping[str, Any]]:
+    return {
+        broker: one
+        for broker, told in status.items()
+        for one in told["partitions"]
+        if one["topic"] == TOPIC and one["partition"] == partition
+    }
+
+
+def _is_whole(status: Mapping[int, Mapping[str, Any]], partition: int, level: bool) -> bool:
+    places = _places(status, partition)
+    epochs = {one["epoch"] for one in places.values()}
+    whole = (
+        len(places) == REPLICAS
+        and len(epochs) == 1
+        and all(
+            one["original"] is not None and sorted(one["isr"]) == list(range(REPLICAS))
+            for one in places.values()
+        )
+    )
+    marks = {(one["high_watermark"], one["end_offset"]) for one in places.values()}
+    return whole and (not level or len(marks) == 1)
+
+
+def _original(status: Mapping[int, Mapping[str, Any]], partition: int) -> int:
+    return int(next(iter(_places(status, partition).values()))["original"])
+
+
+def _isr(status: Mapping[int, Mapping[str, Any]], partition: int) -> tuple[int, ...]:
+    places = _places(status, partition)
+    if not places:
+        return ()
+    newest = max(places.values(), key=lambda one: int(one["epoch"]))
+    return tuple(sorted(newest["isr"]))
+
+
+def _end(status: Mapping[int, Mapping[str, Any]], partition: int) -> int:
+    return min((one["high_watermark"] for one in _places(status, partition).values()), default=0)
+
+
+def _end_of_records(producers: list[Producing], partition: int) -> int:
+    return max(
+        (one.offset + 1 for each in producers for one in each.sent if one.partition == partition),
+        default=0,
+    )
