@@ -230,9 +230,11 @@ class LaneMember:
         original = replica.original
         if message.epoch > epoch:
             return replica.superseded(message.epoch)
+        effects: Effects = []
         if original is not None:
             if original.cut is None:
                 return []  # not whole yet: it asks again
+            effects = original.lacks(source, message.end_offset, now)
         elif self._following != source or self._followed_epoch != epoch:
             return []
         offset = message.end_offset
@@ -245,7 +247,7 @@ class LaneMember:
             if last_epoch < 0:  # all of our log is later; before it begins nothing counts
                 end = log.start_offset
             if end < offset or (last_epoch >= 0 and last_epoch != message.last_epoch):
-                return [Tell(source, LaneDiverged(epoch, last_epoch, end))]
+                return [*effects, Tell(source, LaneDiverged(epoch, last_epoch, end))]
         data = b""
         if read_at < log.end_offset:
             found = log.copy(read_at, replica.settings.message_bytes_max)
@@ -259,7 +261,7 @@ class LaneMember:
                 cut = original.cut
                 original.fetched(source)
         part = LaneLog(epoch, offset, data, record, cut, replica.high_watermark, log.start_offset)
-        return [Tell(source, part)]
+        return [*effects, Tell(source, part)]
 
     def _reaches_end(self, offset: int, data: bytes) -> bool:
         for _, header in walk(data):

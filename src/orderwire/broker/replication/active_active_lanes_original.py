@@ -142,8 +142,17 @@ class LaneOriginal:
         """A member answers what it has."""
         if self.phase is Phase.ORDERING or source not in self._replica.isr:
             return []
+        effects: Effects = []
+        if state.whole:
+            effects = self.lacks(source, state.end_offset, now)
         self._states[source] = state
-        return self.go_on(now)
+        return effects + self.go_on(now)
+
+    def lacks(self, source: BrokerId, end_offset: int, now: Instant) -> Effects:
+        """A member whose log ends before what is committed has lost its disk.  [S004:9.10]"""
+        if source not in self._replica.isr or end_offset >= self._replica.high_watermark:
+            return []
+        return self._remove({source}, now, "its log ends before what is committed")
 
     def is_done(self, source: BrokerId, message: LaneDone, now: Instant) -> Effects:
         """A replica has everything up to a round on its disk.  [R5]"""
@@ -393,18 +402,17 @@ class LaneOriginal:
             late = {each for each in self._late() if self._limit(each) <= now}
             if late:
                 self._joining -= late
-                effects += self._remove(late & set(self._replica.isr), now)
+                late &= set(self._replica.isr)
+                effects += self._remove(late, now, f"not done in {self.phase.value}")
         return effects + self.go_on(now)
 
-    def _remove(self, late: set[BrokerId], now: Instant) -> Effects:
+    def _remove(self, late: set[BrokerId], now: Instant, reason: str) -> Effects:
         """Go on without members that take too long.  [R5]"""
-        if not late:
+        effects = self._change(set(self._replica.isr) - late, now) if late else []
+        if not effects:
             return []
-        effects: Effects = [
-            Note(MemberRemoved(self.epoch, each, f"not done in {self.phase.value}"))
-            for each in sorted(late)
-        ]
-        return effects + self._change(set(self._replica.isr) - late, now)
+        notes = [Note(MemberRemoved(self.epoch, each, reason)) for each in sorted(late)]
+        return [*notes, *effects]
 
     def next_deadline(self) -> Instant | None:
         """When `wake` is next due."""

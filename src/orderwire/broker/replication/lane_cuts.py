@@ -52,6 +52,8 @@ class CutHistory:
                 raise LogDamaged(
                     f"the log ends at {log_end}, before every cut of {CUTS}: restore it from a copy"
                 )
+        self.safe = self.records[-1]
+        """The newest that is durable, with its part of the log."""
         self.changes = 0
         self.synced = 0
 
@@ -88,21 +90,25 @@ class CutHistory:
         """The newest cut that ends at or before this offset; later ones are forgotten, durably."""
         while len(self.records) > 1 and self.records[-1].end_offset > end_offset:
             self.records.pop()
+        self.safe = self.records[-1]
         self._rewrite()
-        return self.records[-1]
+        return self.safe
 
     def reset(self, record: CutRecord) -> None:
         """Forget all for this one, durably."""
         self.records = [record]
+        self.safe = record
         self._rewrite()
 
     def _forget(self) -> None:
-        """Keep the newest cut that is committed for sure, and what came after, thinned out."""
+        """Keep the newest cut that is committed and durable, and the newest of what came after."""
         committed = self.records[-1].committed
         first = 0
         for number, record in enumerate(self.records):
             if record.whole and record.end_offset <= committed:
                 first = number
+            if record is self.safe:
+                break
         later = self.records[first + 1 :]
         self.records = [self.records[first], *later[-KEPT:]]
 

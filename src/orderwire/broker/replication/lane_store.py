@@ -50,7 +50,8 @@ class LaneStore:
         self.log = log
         self.kept = Kept(storage)
         self.cuts = CutHistory(storage, log.end_offset)
-        if log.end_offset > self.last.end_offset:
+        begun_anew = self.last.end_offset < log.start_offset
+        if not begun_anew and log.end_offset > self.last.end_offset:
             log.truncate(self.last.end_offset, now_ms)
         self.lane = Lane(storage, self.last.end_of(me))
         self.copies: dict[int, LaneCopy] = {}
@@ -58,6 +59,8 @@ class LaneStore:
         """The last cut that survives a power failure."""
         self._undone_times = 0
         """How often something was taken back."""
+        if begun_anew:  # a crash came before the cuts were
+            self.reset(log.start_offset, now_ms)
 
     @property
     def last(self) -> CutRecord:
@@ -169,6 +172,7 @@ class LaneStore:
         dirty = cuts.synced < cuts.changes
         if job is None and not dirty:
             self.durable = self.last.stamp
+            cuts.safe = self.last
             return None
         file = cuts.file if dirty else None
         return LaneSync(file, job, self.last, changes=cuts.changes, undone=self._undone_times)
@@ -180,6 +184,7 @@ class LaneStore:
         if error is None and work.undone == self._undone_times:
             self.cuts.synced = max(self.cuts.synced, work.changes)
             self.durable = work.record.stamp
+            self.cuts.safe = work.record
 
     def close(self, high_watermark: int) -> None:
         """Close the files properly."""

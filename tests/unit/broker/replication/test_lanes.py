@@ -5,7 +5,8 @@ from crc32c import crc32c
 from tests.support.replication_lanes import Side, batch
 
 from orderwire.broker.error_codes import ErrorCode
-from orderwire.broker.log import Appended
+from orderwire.broker.log import Appended, MemoryStorage
+from orderwire.broker.replication.effects import MemberRemoved
 from orderwire.broker.replication.lane_messages import (
     LaneCollect,
     LaneCut,
@@ -471,3 +472,35 @@ def test_a_single_replica_orders_alone() -> None:
     side.start(0)
     side.settle(NS_PER_S)
     assert side.texts(0) == ["x", "y"]
+
+
+def test_a_member_that_lost_its_disk_leaves_the_in_sync_set_and_copies(side: Side) -> None:
+    """[S004:9.10]"""
+    side.produce(1, batch("x"))
+    side.settle()
+    side.crash(2)
+    side.storage[2] = MemoryStorage()
+    side.start(2)
+    side.settle(3 * NS_PER_S)
+    removed = [note for _, note in side.notes if isinstance(note, MemberRemoved)]
+    assert [each.member for each in removed] == [2]
+    side.produce(2, batch("y"))
+    assert whole(side) == ["x", "y"]
+    assert side.znodes.isr == (0, 1, 2)
+
+
+def test_a_replica_that_lost_its_disk_is_elected_and_takes_over_anothers_log(side: Side) -> None:
+    side.produce(1, batch("x"))
+    side.settle()
+    for who in side.ids:
+        side.crash(who)
+    side.storage[2] = MemoryStorage()
+    side.start(2)
+    side.settle()
+    assert side.original() == 2
+    side.start(0)
+    side.start(1)
+    side.settle(NS_PER_S)
+    token = side.produce(2, batch("y"))
+    assert whole(side) == ["x", "y"]
+    assert side.offset(token) == 1
