@@ -316,7 +316,7 @@ class Search:
             len(world.znodes.isr) == len(world.brokers)
             and self._all_taken_up()
             and all(broker.up for broker in world.brokers)
-            and all(broker.high_watermark == self.judge.end for broker in world.brokers)
+            and world.agreed_end() == self.judge.end
             and not self._owed()
         )
 

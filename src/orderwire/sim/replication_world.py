@@ -202,6 +202,13 @@ class ReplicationWorld(Cluster):
             self.on_event(told.Held(broker.number, in_sync, high, main_log(broker.storage)))
         self.on_event(told.OnDisk(frozenset(found), acks_one_lost or self.power_failed))
 
+    def agreed_end(self) -> int:
+        """The lowest high watermark of all brokers; −1 while one is down."""
+        return min(
+            -1 if broker.replica is None else broker.replica.high_watermark
+            for broker in self.brokers
+        )
+
     @property
     def power_failed(self) -> bool:
         """Whether a disk has lost what was not synced."""
