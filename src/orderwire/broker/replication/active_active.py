@@ -74,7 +74,7 @@ class ActiveActiveReplica:
         self.me = me
         self.settings = settings
         self.log = PartitionLog.open(storage, log_config, now // NS_PER_MS)
-        self.files = ReplicaFiles(storage, self.log, settings.pending_bytes_max)
+        self.files = self.open_files(storage)
         self.office = Office(me, settings.round_timeout_ns)
         self.links = Links()
         self.out = Outbox(me)
@@ -89,6 +89,10 @@ class ActiveActiveReplica:
         self._locked_at: Instant = now
 
     # Parts, each in a method of its own: tests put others in their place.
+
+    def open_files(self, storage: Storage) -> ReplicaFiles:
+        """What lies beside the log."""
+        return ReplicaFiles(storage, self.log, self.settings.pending_bytes_max)
 
     def make_member(self) -> Member:
         """What every replica does."""
