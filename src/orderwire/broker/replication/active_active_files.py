@@ -36,6 +36,10 @@ class ReplicaFiles:
         self.orphans = Orphans(storage)
         self.committed = max(min(self.kept.high_watermark, log.end_offset), log.start_offset)
         """S + 1.  [R6]"""
+        first = next(log.batches(self.committed, self.committed + 1), None)
+        if first is not None and first.base_offset < self.committed:
+            # The log's start may lie inside a batch, S does not.
+            self.committed = first.last_offset + 1
         self._noted_size = log.size_bytes
         self._noted_at: Instant = Instant(0)
 

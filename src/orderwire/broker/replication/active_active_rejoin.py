@@ -122,7 +122,9 @@ class Rejoining:
         assert self._at is not None
         if header.last_offset < self._at:
             return
-        if header.base_offset < log.end_offset:
+        if header.base_offset < self._at and log.start_offset == log.end_offset:
+            self.files.begin_anew(header.base_offset, now)  # the start lies inside what we lost
+        elif header.base_offset < log.end_offset:
             mine = next(log.batches(self._at, self._at + 1))
             if mine == header:
                 self._at = header.last_offset + 1
