@@ -1,0 +1,143 @@
+"""The model check of replication: the paper read literally, the real replicas searched and drawn,
+and what breaks without each rule.  [S004:5]
+
+States are counted and invariants named; nothing is timed.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
+from replication_cores import CORES
+from replication_mutants import MUTANTS, caught
+from replication_shapes import drawn_run
+
+from orderwire.broker.replication.settings import Mode
+from orderwire.sim.paper_active_active import Initiators, search
+from orderwire.sim.replication_clients import ProducerSettings
+from orderwire.sim.replication_run import run_replication
+from orderwire.sim.replication_search import SEARCH_SETTINGS, Scope, Search
+from orderwire.verify.replication import by_invariant
+
+SCOPES = {
+    "2 replicas, no fault": {},
+    "2 replicas, 1 crash": {"crashes": 1},
+    "2 replicas, 1 crash, 1 zombie": {"crashes": 1, "expiries": 1},
+    "2 replicas, 1 power failure": {"power_failures": 1},
+    "3 replicas, 1 crash": {"replicas": 3, "crashes": 1},
+}
+
+
+def literal() -> list[dict[str, Any]]:
+    """The paper's own text."""
+    rows = []
+    for name, options in {
+        "no fault, one initiator": {},
+        "no fault, two initiators": {"initiators": Initiators.RACE, "states_max": 200_000},
+        "one crash": {"crashes": 1, "rounds_max": 1},
+    }.items():
+        found = search(**options)  # type: ignore[arg-type]
+        kinds = sorted(each.split(":")[0] for each in found.violations)
+        row = {"setting": name, "states": found.states, "complete": found.complete}
+        rows.append(row | {"violations": kinds})
+    return rows
+
+
+def clients(mode: Mode) -> tuple[ProducerSettings, ...]:
+    """One message with acks=1 and one with acks=all."""
+    anywhere = mode is Mode.ACTIVE_ACTIVE_LANES
+    return (
+        ProducerSettings(
+            acks=1, idempotent=False, retries=False, batches=(1,), any_replica=anywhere
+        ),
+        ProducerSettings(acks=-1, batches=(1,), any_replica=anywhere, home=1),
+    )
+
+
+def within(seconds: float) -> Callable[[], bool]:
+    """Whether so much of the processor's time is gone."""
+    end = process_time() + seconds
+    return lambda: process_time() > end
+
+
+def searched(seconds: float) -> list[dict[str, Any]]:
+    """Every order of events, as far as the time goes."""
+    rows = []
+    for mode, make_replica in CORES.items():
+        for name, options in SCOPES.items():
+            scope = Scope(producers=clients(mode), **options)
+            found = Search(make_replica, SEARCH_SETTINGS, scope).run(within(seconds))
+            rows.append(
+                {
+                    "protocol": mode.value,
+                    "setting": name,
+                    "states": found.states,
+                    "edges": found.edges,
+                    "complete": found.complete,
+                    "depth": found.deepest,
+                    "violations": sorted(found.violations),
+                    "stuck": found.stuck if found.complete else None,
+                }
+            )
+    return rows
+
+
+def drawn(runs: int) -> list[dict[str, Any]]:
+    """Drawn clients, delays and faults."""
+    rows = []
+    for mode, make_replica in CORES.items():
+        row: dict[str, Any] = {"protocol": mode.value, "runs": runs}
+        counts = dict.fromkeys(("committed", "acknowledged", "elections", "never_whole"), 0)
+        broken: dict[str, int] = {}
+        slowest = 0
+        for seed in range(runs):
+            outcome = run_replication(make_replica, drawn_run(seed, mode), seed)
+            counts["committed"] += outcome.committed
+            counts["acknowledged"] += outcome.acknowledged
+            counts["elections"] += outcome.elections
+            counts["never_whole"] += outcome.settled_ns is None
+            slowest = max(slowest, outcome.settled_ns or 0)
+            for name, count in by_invariant(outcome.breaches).items():
+                broken[name] = broken.get(name, 0) + count
+        rows.append(row | counts | {"slowest_recovery_s": slowest / 1e9, "violations": broken})
+    return rows
+
+
+def without() -> list[dict[str, Any]]:
+    """One rule of active-active taken away."""
+    rows = []
+    for name, mutant in MUTANTS.items():
+        found = caught(mutant, range(mutant.first_seed, mutant.first_seed + 30))
+        rows.append({"without": name, "rule": mutant.rule, "violations": sorted(found)})
+    return rows
+
+
+def main() -> None:
+    """Print the table, a line a row, or as one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="a minute instead of an hour")
+    options = parser.parse_args()
+    found = {
+        "literal": literal(),
+        "searched": searched(2 if options.quick else 120),
+        "drawn": drawn(40 if options.quick else 1_000),
+        "without": without(),
+    }
+    if options.json:
+        print(json.dumps({"name": "replication_models", **found}, indent=2))
+        return
+    for name, rows in found.items():
+        print(name)
+        for row in rows:
+            print("  " + "  ".join(f"{key}={value}" for key, value in row.items()))
+
+
+if __name__ == "__main__":
+    main()
