@@ -124,12 +124,16 @@ public class JavaClient {
         AlterConfigOp set = new AlterConfigOp(
             new ConfigEntry("retention.ms", "7200000"), AlterConfigOp.OpType.SET);
         admin.incrementalAlterConfigs(Map.of(resource, List.of(set))).all().get();
-        Config config = admin.describeConfigs(List.of(resource)).all().get().get(resource);
-        check(config.get("retention.ms").value().equals("7200000"), "retention");
-        check(admin.describeCluster().nodes().get().size() == 1, "cluster");
-        TopicDescription described =
-            admin.describeTopics(List.of(topic)).allTopicNames().get().get(topic);
-        check(described.partitions().size() == 3, "partitions");
+        // Of three brokers the others learn it a moment later.
+        until(() -> {
+            Config config = admin.describeConfigs(List.of(resource)).all().get().get(resource);
+            ConfigEntry entry = config.get("retention.ms");
+            return entry != null && entry.value().equals("7200000");
+        }, "retention");
+        int brokers = admin.describeCluster().nodes().get().size();
+        check(brokers == 1 || brokers == 3, "cluster of " + brokers);
+        until(() -> admin.describeTopics(List.of(topic)).allTopicNames().get().get(topic)
+            .partitions().size() == 3, "partitions");
         TopicPartition place = new TopicPartition("java-gzip", 0);
         admin.deleteRecords(Map.of(place, RecordsToDelete.beforeOffset(100))).all().get();
         long start = admin.listOffsets(Map.of(place, OffsetSpec.earliest()))
@@ -141,7 +145,7 @@ public class JavaClient {
             "described group");
         admin.deleteConsumerGroups(List.of("java-c")).all().get();
         admin.deleteTopics(List.of(topic)).all().get();
-        check(!admin.listTopics().names().get().contains(topic), "deleted topic");
+        until(() -> !admin.listTopics().names().get().contains(topic), "deleted topic");
         System.out.println("passed admin");
     }
 

@@ -19,7 +19,7 @@ CompressionCodecs[CompressionTypes.ZSTD] = () => ({
   decompress: (buffer) => promisify(zlib.zstdDecompress)(buffer),
 });
 
-const kafka = new Kafka({ clientId: "js", brokers: [broker], logLevel: logLevel.NOTHING });
+const kafka = new Kafka({ clientId: "js", brokers: broker.split(","), logLevel: logLevel.NOTHING });
 const admin = kafka.admin();
 const group = {
   sessionTimeout: 6000,
@@ -100,22 +100,35 @@ async function resuming() {
   return (await readAll("js-commit", "js-c", 8))[0];
 }
 
+async function soon(holds) {
+  for (let tries = 0; tries < 200; tries++) {
+    if (await holds()) return true;
+    await new Promise((resolve) => setTimeout(resolve, 50));
+  }
+  return false;
+}
+
 async function administration() {
   const topic = "js-admin";
   await admin.createTopics({ topics: [{ topic, numPartitions: 2 }] });
   const again = await admin.createTopics({ topics: [{ topic, numPartitions: 2 }] });
   await admin.createPartitions({ topicPartitions: [{ topic, count: 3 }] });
-  const metadata = await admin.fetchTopicMetadata({ topics: [topic] });
+  // Of three brokers the others learn it a moment later.
+  const partitions = async () =>
+    (await admin.fetchTopicMetadata({ topics: [topic] })).topics[0].partitions.length;
+  await soon(async () => (await partitions()) === 3);
+  const counted = await partitions();
   const offsets = await admin.fetchTopicOffsets("js-commit");
   const groups = (await admin.listGroups()).groups.map(({ groupId }) => groupId);
   await admin.deleteGroups(["js-c"]);
   await admin.deleteTopics({ topics: [topic] });
+  const gone = await soon(async () => !(await admin.listTopics()).includes(topic));
   return {
     createdAgain: again,
-    partitions: metadata.topics[0].partitions.length,
+    partitions: counted,
     high: offsets[0].high,
     listed: groups.includes("js-c"),
-    gone: !(await admin.listTopics()).includes(topic),
+    gone,
   };
 }
 

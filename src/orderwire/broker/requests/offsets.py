@@ -27,7 +27,7 @@ from orderwire.broker.wire.generated.offset_for_leader_epoch import (
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
-from orderwire.kernel import Instant
+from orderwire.kernel import NS_PER_MS, Instant
 
 if TYPE_CHECKING:
     from orderwire.broker.node import Broker
@@ -204,9 +204,13 @@ def _deletion(
         cluster, topic = broker.replicas.cluster, partition.of
 
         def begin(done: Done) -> None:
-            cluster.delete_records(
-                original, topic, index, before, lambda result: done(noted(result))
-            )
+            def told(result: int | Refused) -> None:
+                if isinstance(result, int) and broker.has(partition):  # this client reads here
+                    until = min(result, partition.high_watermark)
+                    partition.log.delete_records(until, now // NS_PER_MS)
+                done(noted(result))
+
+            cluster.delete_records(original, topic, index, before, told)
 
         return begin
     return noted(broker.delete_records(partition, before, now))
