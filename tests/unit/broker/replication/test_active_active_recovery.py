@@ -113,7 +113,7 @@ def test_a_lost_session_ends_it_at_once() -> None:
     group._do(group.ids[0], group.at(0).session_lost(group.now))
     refused = group.answers[token]
     assert isinstance(refused, Refused)
-    assert refused.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert refused.error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, "it is stored"
     assert not group.at(0).takes_produce
     # Its znode is still there: it is given up, not taken up again.
     group.held.clear()
