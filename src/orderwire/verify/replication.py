@@ -388,14 +388,22 @@ class Judge:
             self._say("I9", said)
         if event.in_sync != event.replicas:
             self._say("I8", f"in sync are {event.in_sync} of {event.replicas}")
-        for message, (offset, acks) in self._acknowledged.items():
-            if message in self._committed or (acks == 1 and event.acks_one_lost):
-                continue
-            self._say("I8", f"{message}, acknowledged at {offset} (acks {acks}), is not committed")
+        for message in self.uncommitted():
+            offset, acks = self._acknowledged[message]
+            if acks == -1 or not event.acks_one_lost:
+                said = f"{message}, acknowledged at {offset} (acks {acks}), is not committed"
+                self._say("I8", said)
 
     def uncommitted(self) -> list[str]:
-        """Messages that were acknowledged and are not committed."""
-        return [each for each in self._acknowledged if each not in self._committed]
+        """Messages that were acknowledged and are not committed.
+
+        Not counted is what acks=1 acknowledged at an offset that is deleted by now.
+        """
+        return [
+            message
+            for message, (offset, acks) in self._acknowledged.items()
+            if message not in self._committed and (acks == -1 or offset >= self._log_start)
+        ]
 
     def acks_of(self, message: str) -> int:
         """With which acks it was acknowledged; 0: it was not."""
