@@ -1,0 +1,391 @@
+"""A broker whose partitions have replicas: what is asked of them, what clients hear meanwhile."""
+
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from logs import batch
+from nodes import START, decode
+
+from orderwire.broker.cluster import BrokerAddress, Done
+from orderwire.broker.error_codes import ErrorCode
+from orderwire.broker.log import Appended, LogConfig, MemoryStorage, PartitionLog, Refused
+from orderwire.broker.node import Broker
+from orderwire.broker.partitions import Partition
+from orderwire.broker.replicas import ReplicaOf
+from orderwire.broker.replication.effects import Advance, Answer, Effect, Effects
+from orderwire.broker.replication.view import BrokerId, PartitionView
+from orderwire.broker.replies import Client, Outcome, Reply
+from orderwire.broker.settings import BrokerSettings
+from orderwire.broker.topic_config import Refusal
+from orderwire.broker.topics import Topic, TopicSettings
+from orderwire.broker.wire.apis import API_BY_KEY, ApiKey
+from orderwire.broker.wire.generated.fetch import FetchPartition, FetchRequest, FetchTopic
+from orderwire.broker.wire.generated.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from orderwire.broker.wire.generated.metadata import MetadataRequest, MetadataRequestTopic
+from orderwire.broker.wire.generated.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from orderwire.kernel import NS_PER_MS, Instant, ms
+
+ALL = (BrokerId(0), BrokerId(1), BrokerId(2))
+ID = bytes(range(1, 17))
+
+
+class Puppet:
+    """A replica that does what the test says."""
+
+    def __init__(self, view: PartitionView) -> None:
+        self.log = PartitionLog.open(MemoryStorage(), LogConfig(), 0)
+        self.view: PartitionView | None = view
+        self.high_watermark = 0
+        self.takes_produce = view.original == 0
+        self.serves_fetch = True
+        self.assigned_end = 0
+        self.asked: list[tuple[int, int, int]] = []
+        self.forgotten: list[int] = []
+        self.wishes = 0
+        self.at_once: Appended | Refused | None = None
+
+    def produce(
+        self, token: int, connection: int, records: Any, acks: int, now: Instant
+    ) -> Effects:
+        self.asked.append((token, connection, acks))
+        return [] if self.at_once is None else [Answer(token, self.at_once)]
+
+    def forget(self, token: int) -> None:
+        self.forgotten.append(token)
+
+    def wanted(self, now: Instant) -> Effects:
+        self.wishes += 1
+        return []
+
+    def viewed(self, view: PartitionView, now: Instant) -> Effects:
+        self.view = view
+        return []
+
+    def connected(self, broker: BrokerId, now: Instant) -> Effects:
+        return []
+
+    def next_deadline(self) -> Instant | None:
+        return None
+
+    def fill(self, count: int) -> None:
+        for _ in range(count):
+            self.log.append(batch(b"x"), 3, 0)
+        self.assigned_end = self.log.end_offset
+
+
+class Alone:
+    """A cluster of three that only knows one topic."""
+
+    cluster_id = "unit"
+    me = BrokerId(0)
+
+    def __init__(self, view: PartitionView) -> None:
+        self.of = view
+        self.alive = list(ALL)
+        self.made: list[tuple[Topic, Done]] = []
+
+    def brokers(self) -> list[BrokerAddress]:
+        return [BrokerAddress(one, f"host{one}", 9092) for one in self.alive]
+
+    def view(self, topic: Topic, index: int) -> PartitionView | None:
+        return self.of
+
+    def create(self, topic: Topic, done: Done) -> None:
+        self.made.append((topic, done))
+
+    def delete(self, topic: Topic, done: Done) -> None:
+        done(Refusal(ErrorCode.REQUEST_TIMED_OUT, "not here"))
+
+    change = delete
+
+    def producer_id(self, done: Any) -> None:
+        done(7)
+
+    def delete_records(self, *asked: Any) -> None:
+        raise AssertionError
+
+    def carry_out(self, topic: Topic, index: int, effect: Effect) -> None:
+        raise AssertionError(effect)
+
+
+class World:
+    """Broker 0 of three, with one partition of topic t."""
+
+    def __init__(self, mode: str = "active-active", original: int = 0) -> None:
+        view = PartitionView(3, BrokerId(original), ALL, 5, ALL)
+        self.now = START
+        self.cluster = Alone(view)
+        self.replica = Puppet(view)
+        self.late: dict[int, Reply] = {}
+        self._token = 0
+        self.client = Client("10.0.0.1", "here", 9092, connection=4)
+
+        def opened(of: ReplicaOf) -> Any:
+            return self.replica
+
+        self.broker = Broker(
+            BrokerSettings(node_id=0, topics=TopicSettings(auto_create=True)),
+            MemoryStorage(),
+            lambda *asked: self.replica.log,
+            lambda topic: None,
+            Random(1),
+            self.now,
+            cluster=self.cluster,
+            open_replica=opened,
+        )
+        self.broker.topic_changed(Topic("t", ID, 1, {"orderwire.mode": mode}, (ALL,)), self.now)
+
+    @property
+    def partition(self) -> Partition:
+        found = self.broker.partition("t", 0)
+        assert found is not None
+        return found
+
+    def send(self, key: int, version: int, body: msgspec.Struct) -> tuple[int, Any]:
+        api = API_BY_KEY[key]
+        head = b"".join(
+            [
+                int(key).to_bytes(2, "big"),
+                version.to_bytes(2, "big"),
+                (9).to_bytes(4, "big"),
+                (2).to_bytes(2, "big"),
+                b"me",
+            ]
+        )
+        if api.request_header_version(version) == 2:
+            head += b"\0"
+        frame = memoryview(bytearray(head + api.encode_request(body, version)))
+        self._token += 1
+        done = self.broker.serve(frame, self.client, self._token, self.now)
+        self.take()
+        return self._token, done
+
+    def take(self) -> None:
+        self.late.update(self.broker.ready())
+
+    def tell(self, *effects: Effect) -> None:
+        assert self.broker.replicas is not None
+        self.broker.replicas.carry_out(self.partition, list(effects), self.now)
+        self.take()
+
+    def wait(self, ns: int) -> None:
+        self.now = Instant(self.now + ns)
+        self.broker.wake(self.now)
+        self.take()
+
+
+def produce(acks: int = -1, places: int = 1, timeout_ms: int = 1_000) -> ProduceRequest:
+    data = [PartitionProduceData(index, batch(b"x")) for index in range(places)]
+    return ProduceRequest(None, acks, timeout_ms, [TopicProduceData("t", partition_data=data)])
+
+
+def fetch(offset: int, wait_ms: int = 500, epoch: int = -1) -> FetchRequest:
+    place = [FetchPartition(0, epoch, offset, -1, -1, 1 << 20)]
+    return FetchRequest(
+        max_wait_ms=wait_ms, min_bytes=1, topics=[FetchTopic("t", partitions=place)]
+    )
+
+
+def produced(reply: Reply) -> Any:
+    return decode(ApiKey.PRODUCE, 9, reply).responses[0].partition_responses
+
+
+def fetched(reply: Any, version: int = 12) -> Any:
+    assert isinstance(reply, Reply)
+    return decode(ApiKey.FETCH, version, reply).responses[0].partitions[0]
+
+
+def test_a_produce_is_answered_when_its_replica_answers() -> None:
+    world = World()
+    token, done = world.send(ApiKey.PRODUCE, 9, produce())
+    assert done is Outcome.PENDING
+    assert world.replica.asked[0][1:] == (4, -1)
+    world.tell(Answer(world.replica.asked[0][0], Appended(7, 7)))
+    assert produced(world.late[token])[0].base_offset == 7
+
+
+def test_every_partition_of_a_request_has_its_own_answer() -> None:
+    world = World()
+    token, done = world.send(ApiKey.PRODUCE, 9, produce(places=2))
+    assert done is Outcome.PENDING
+    world.tell(
+        Answer(world.replica.asked[0][0], Refused(ErrorCode.NOT_ENOUGH_REPLICAS, "two are gone"))
+    )
+    answers = produced(world.late[token])
+    assert answers[0].error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert answers[1].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_without_acknowledgement_nothing_is_waited_for() -> None:
+    world = World()
+    _, done = world.send(ApiKey.PRODUCE, 9, produce(acks=0))
+    assert done is Outcome.NOTHING
+    world.tell(Answer(world.replica.asked[0][0], Appended(0, 0)))
+    assert world.replica.asked[0][2] == 1
+    assert not world.late
+
+
+@pytest.mark.parametrize("places", [1, 2])
+def test_a_request_that_is_answered_too_late_is_forgotten(places: int) -> None:
+    world = World()
+    token, _ = world.send(ApiKey.PRODUCE, 9, produce(places=places))
+    world.wait(world.broker.settings.produce_wait_ns if places == 1 else ms(1_000))
+    assert produced(world.late[token])[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert world.replica.forgotten == [world.replica.asked[0][0]]
+    world.tell(Answer(world.replica.asked[0][0], Appended(0, 0)))
+
+
+def test_a_connection_that_ends_forgets_what_it_asked_for() -> None:
+    world = World()
+    token, _ = world.send(ApiKey.PRODUCE, 9, produce())
+    world.broker.forget(token)
+    assert world.replica.forgotten == [world.replica.asked[0][0]]
+    world.tell(Answer(world.replica.asked[0][0], Appended(0, 0)))
+    assert not world.late
+
+
+def test_refusals_that_clients_retry_at_once_are_delayed() -> None:
+    world = World(original=1)
+    world.replica.at_once = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not here")
+    _, done = world.send(ApiKey.PRODUCE, 9, produce())
+    assert isinstance(done, Reply)
+    assert done.delay_ns > 0
+
+
+def test_a_fetch_waits_at_the_high_watermark_and_wishes_for_a_round() -> None:
+    world = World("active-standby")
+    world.replica.fill(3)
+    world.tell(Advance(2))
+    assert fetched(world.send(ApiKey.FETCH, 12, fetch(0))[1]).high_watermark == 2
+    token, done = world.send(ApiKey.FETCH, 12, fetch(2))
+    assert done is Outcome.PARKED
+    assert world.replica.wishes == 1
+    world.tell(Advance(3))
+    assert fetched(world.late[token]).records
+
+
+def test_a_follower_parks_what_it_has_not_yet_and_never_calls_it_out_of_range() -> None:
+    """[S004:10] 9 and 10."""
+    world = World("active-standby", original=1)
+    world.replica.fill(2)
+    world.tell(Advance(2))
+    token, done = world.send(ApiKey.FETCH, 12, fetch(50))
+    assert done is Outcome.PARKED
+    world.wait(500 * NS_PER_MS)
+    assert fetched(world.late[token]).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+    world.replica.serves_fetch = False
+    left = world.send(ApiKey.FETCH, 12, fetch(0))[1]
+    assert fetched(left).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert left.delay_ns > 0
+
+
+def test_the_original_knows_where_the_log_ends() -> None:
+    world = World("active-standby")
+    world.replica.fill(2)
+    world.tell(Advance(1))
+    assert world.send(ApiKey.FETCH, 12, fetch(2))[1] is Outcome.PARKED
+    far = world.send(ApiKey.FETCH, 12, fetch(3))[1]
+    assert fetched(far).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_only_the_original_sends_consumers_elsewhere_and_only_once() -> None:
+    """[S004:10] 11."""
+    world = World()
+    world.replica.fill(1)
+    world.tell(Advance(1))
+    sent = []
+    for connection in range(6):
+        world.client = Client("10.0.0.1", "here", 9092, connection=connection)
+        first = fetched(world.send(ApiKey.FETCH, 12, fetch(0))[1])
+        sent.append(first.preferred_read_replica)
+        assert bool(first.records) == (first.preferred_read_replica == -1)
+        again = fetched(world.send(ApiKey.FETCH, 12, fetch(0))[1])
+        assert again.preferred_read_replica == -1
+        assert again.records
+    assert sent == [-1, 1, 2, -1, 1, 2]
+    old = fetched(world.send(ApiKey.FETCH, 10, fetch(0))[1], 10)
+    assert old.records
+    world = World(original=1)
+    world.replica.fill(1)
+    world.tell(Advance(1))
+    assert fetched(world.send(ApiKey.FETCH, 12, fetch(0))[1]).preferred_read_replica == -1
+
+
+def test_only_brokers_that_live_are_named() -> None:
+    world = World()
+    world.cluster.alive = [BrokerId(0), BrokerId(2)]
+    world.replica.fill(1)
+    world.tell(Advance(1))
+    sent = set()
+    for connection in range(4):
+        world.client = Client("10.0.0.1", "here", 9092, connection=connection)
+        sent.add(fetched(world.send(ApiKey.FETCH, 12, fetch(0))[1]).preferred_read_replica)
+    assert sent == {-1, 2}
+    ask = MetadataRequest([MetadataRequestTopic(name="t")])
+    about = decode(ApiKey.METADATA, 9, world.send(ApiKey.METADATA, 9, ask)[1])
+    assert [one.node_id for one in about.brokers] == [0, 2]
+    assert list(about.topics[0].partitions[0].offline_replicas) == [1]
+
+
+def test_with_lanes_every_client_has_a_leader_of_its_own() -> None:
+    world = World("active-active-lanes", original=1)
+    ask = MetadataRequest([MetadataRequestTopic(name="t")])
+    named = set()
+    for number in range(40):
+        world.client = Client(f"10.0.0.{number}", "here", 9092, connection=number)
+        about = decode(ApiKey.METADATA, 9, world.send(ApiKey.METADATA, 9, ask)[1])
+        place = about.topics[0].partitions[0]
+        assert place.leader_epoch == 3
+        named.add(place.leader_id)
+    assert named == {0, 1, 2}
+
+
+def test_epochs_of_clients_are_compared() -> None:
+    world = World("active-standby")
+    assert fetched(world.send(ApiKey.FETCH, 12, fetch(0, epoch=2))[1]).error_code == (
+        ErrorCode.FENCED_LEADER_EPOCH
+    )
+    assert fetched(world.send(ApiKey.FETCH, 12, fetch(0, epoch=4))[1]).error_code == (
+        ErrorCode.UNKNOWN_LEADER_EPOCH
+    )
+
+
+def test_only_who_knows_what_is_committed_tells_the_end() -> None:
+    world = World("active-standby", original=1)
+    ask = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", [ListOffsetsPartition(0, -1, -1)])])
+
+    def answer() -> Any:
+        done = world.send(ApiKey.LIST_OFFSETS, 7, ask)[1]
+        return decode(ApiKey.LIST_OFFSETS, 7, done).topics[0].partitions[0]
+
+    assert answer().error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    world = World("active-standby")
+    world.replica.takes_produce = False
+    assert answer().error_code == ErrorCode.LEADER_NOT_AVAILABLE
+    world.replica.takes_produce = True
+    world.replica.fill(4)
+    world.tell(Advance(3))
+    found = answer()
+    assert (found.offset, found.leader_epoch) == (3, 3)
+
+
+def test_a_missing_topic_is_made_once() -> None:
+    world = World()
+    ask = MetadataRequest([MetadataRequestTopic(name="u")], True)
+    for _ in range(3):
+        about = decode(ApiKey.METADATA, 9, world.send(ApiKey.METADATA, 9, ask)[1])
+        assert about.topics[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+    assert len(world.cluster.made) == 1
+    topic, done = world.cluster.made[0]
+    assert topic.replicas == (ALL,)
+    done(None)
