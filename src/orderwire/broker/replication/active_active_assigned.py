@@ -98,6 +98,8 @@ class AssignedList:
     def __init__(self) -> None:
         self._by_base: dict[int, Assigned] = {}
         self._by_token: dict[int, Assigned] = {}
+        self._open: dict[int, Assigned] = {}
+        self._producers: dict[int, int] = {}
         self.pending_bytes = 0
 
     def __len__(self) -> int:
@@ -116,9 +118,45 @@ class AssignedList:
         """The one with the lowest offset."""
         return next(iter(self._by_base.values()), None)
 
+    @property
+    def oldest_open(self) -> Assigned | None:
+        """The first of which nobody has said that it is stored, or that it is not."""
+        return next(iter(self._open.values()), None)
+
+    def open_since(self, late: int) -> list[Assigned]:
+        """Those that were handed over by then, and are open still."""
+        found: list[Assigned] = []
+        for entry in self._open.values():
+            if entry.at > late:
+                break
+            found.append(entry)
+        return found
+
+    def below(self, end: int) -> list[Assigned]:
+        """Those that begin before this offset."""
+        found: list[Assigned] = []
+        for entry in self._by_base.values():
+            if entry.base >= end:
+                break
+            found.append(entry)
+        return found
+
+    def closed(self, entry: Assigned) -> None:
+        """Somebody has said what became of it, or nobody can."""
+        self._open.pop(entry.base, None)
+
+    def busy(self, producer_id: int) -> bool:
+        """Whether anything is assigned to this idempotent producer."""
+        return producer_id in self._producers
+
     def add(self, entry: Assigned) -> None:
         """Offsets only grow."""
         self._by_base[entry.base] = entry
+        if not entry.stored:
+            self._open[entry.base] = entry
+        if entry.producer is not None:
+            producer_id = entry.producer[0]
+            self._producers[producer_id] = self._producers.get(producer_id, 0) + 1
         self.pending_bytes += entry.size
 
     def at(self, base: int) -> Assigned | None:
@@ -129,6 +167,12 @@ class AssignedList:
         """It is decided; nobody waits for it any more."""
         assert not entry.waiting
         del self._by_base[entry.base]
+        self._open.pop(entry.base, None)
+        if entry.producer is not None:
+            producer_id = entry.producer[0]
+            self._producers[producer_id] -= 1
+            if not self._producers[producer_id]:
+                del self._producers[producer_id]
         self.pending_bytes -= entry.size
 
     def wait(self, entry: Assigned, token: int, acks: int) -> None:

@@ -253,6 +253,7 @@ class Original:
 
     def _stored(self, entry: Assigned) -> None:
         entry.stored = True
+        self.assigned.closed(entry)
         if not entry.doubt:
             self._answer(entry, (1,), Appended(entry.base, entry.end - 1))
 
@@ -278,6 +279,7 @@ class Original:
             self._stored(entry)
             return
         entry.doubt = True
+        self.assigned.closed(entry)
         if entry.session is not None:
             self._session(entry.session).doubts += 1
 
@@ -291,13 +293,12 @@ class Original:
     def planned(self, start: int, end: int, seals: list[Span], now: Instant) -> None:
         """A round has found out who has what: the rest will be sealed.  [R4]"""
         failed: list[Assigned] = []
-        for entry in list(self.assigned):
-            if entry.base >= end:
-                break
+        for entry in self.assigned.below(end):
             if any(first < entry.end and entry.base < behind for first, behind in seals):
                 failed.append(entry)
             else:  # but who has it may be gone before the others have: in doubt it stays
                 entry.stored = True
+                self.assigned.closed(entry)
                 self._answer(entry, (1,), Appended(entry.base, entry.end - 1))
         refused = Refused(
             ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
@@ -318,17 +319,14 @@ class Original:
     def committed(self, committed: int) -> None:
         """S has moved: everything below is on every in-sync replica.  [R6]"""
         producers: set[int] = set()
-        for entry in list(self.assigned):
-            if entry.base >= committed:
-                break
+        for entry in self.assigned.below(committed):
             self._decided(entry)
             if entry.producer is not None:
                 producers.add(entry.producer[0])
             self._answer_all(entry)
             self.assigned.remove(entry)
-        if producers:
-            busy = {each.producer[0] for each in self.assigned if each.producer is not None}
-            for producer_id in producers - busy:
+        for producer_id in producers:
+            if not self.assigned.busy(producer_id):
                 self.producers.settle(producer_id)
 
     def _answer_all(self, entry: Assigned) -> None:
@@ -363,12 +361,8 @@ class Original:
 
     def answered_below(self, end: int) -> bool:
         """Whether it is known of every request below what became of it."""
-        for entry in self.assigned:
-            if entry.base >= end:
-                break
-            if not entry.stored and not entry.doubt:
-                return False
-        return True
+        oldest = self.assigned.oldest_open
+        return oldest is None or oldest.base >= end
 
     def wanted(self) -> None:
         """A consumer's fetch waits at S: with what is assigned, or with what comes next.  [R9]"""
@@ -379,19 +373,13 @@ class Original:
 
     def next_slow(self) -> Instant | None:
         """When a member has had a batch for too long without a word.  [R5]"""
-        for entry in self.assigned:
-            if not entry.stored and not entry.doubt:
-                return Instant(entry.at + self.settings.round_timeout_ns)
-        return None
+        oldest = self.assigned.oldest_open
+        return None if oldest is None else Instant(oldest.at + self.settings.round_timeout_ns)
 
     def slow(self, now: Instant) -> set[BrokerId]:
         """Members that have."""
         late = now - self.settings.round_timeout_ns
-        return {
-            entry.owner
-            for entry in self.assigned
-            if not entry.stored and not entry.doubt and entry.at <= late
-        } - {self.me}
+        return {entry.owner for entry in self.assigned.open_since(late)} - {self.me}
 
     # Orphans.
 
