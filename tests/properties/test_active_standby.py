@@ -14,6 +14,7 @@ from replication_shapes import drawn_faults, drawn_producers, drawn_settings
 from orderwire.broker.flush import Flush
 from orderwire.broker.log import LogConfig, Storage
 from orderwire.broker.replication.active_standby import ActiveStandby
+from orderwire.broker.replication.active_standby_following import Following, Own
 from orderwire.broker.replication.active_standby_messages import Follow
 from orderwire.broker.replication.active_standby_term import Term
 from orderwire.broker.replication.effects import Answer, Effects
@@ -120,13 +121,19 @@ class ReadyForAny(ActiveStandby):
         return effects
 
 
+class FollowsFromItsEnd(Following):
+    def begin(self, source: BrokerId, message: Follow, now: Instant) -> Effects:
+        if not message.anew and message.offset < self._own.log.end_offset:
+            message = msgspec.structs.replace(message, offset=self._own.log.end_offset)
+        return super().begin(source, message, now)
+
+
 class KeepsItsEnd(ActiveStandby):
     """Does not cut off what the original has not got.  [KIP-101]"""
 
-    def _begin_to_follow(self, source: BrokerId, message: Follow, now: Instant) -> Effects:
-        if not message.anew and message.offset < self.log.end_offset:
-            message = msgspec.structs.replace(message, offset=self.log.end_offset)
-        return super()._begin_to_follow(source, message, now)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._following = FollowsFromItsEnd(self._own)
 
 
 class EagerToAdmit(Term):
@@ -145,12 +152,18 @@ class Admits(ActiveStandby):
         return effects
 
 
+class TrustsThePageCache(Own):
+    @property
+    def durable_end(self) -> int:
+        return self.log.end_offset
+
+
 class Forgetful(ActiveStandby):
     """Takes the page cache for the disk."""
 
-    @property
-    def _durable_end(self) -> int:
-        return self.log.end_offset
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._own.__class__ = TrustsThePageCache
 
 
 class Shrinks(ActiveStandby):
@@ -171,7 +184,9 @@ class ReadsAhead(ActiveStandby):
 
     def _move(self, now: Instant) -> Effects:
         effects = super()._move(now)
-        return effects if self._term is None else effects + self._advance(self.log.end_offset, now)
+        return (
+            effects if self._term is None else effects + self._own.advance(self.log.end_offset, now)
+        )
 
 
 FAULTS: dict[type[ActiveStandby], dict[str, int]] = {
@@ -206,6 +221,7 @@ def test_each_rule_is_needed(twin: type[ActiveStandby]) -> None:
             replication=ReplicationSettings(
                 min_insync_replicas=1 + seed % 2,
                 round_timeout_ns=60 * NS_PER_MS,
+                link_grace_ns=6 * NS_PER_MS,
                 message_bytes_max=8 << 20 if seed % 3 else 200,
             ),
             faults=Faults(**FAULTS[twin]),

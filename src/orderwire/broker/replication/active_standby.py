@@ -17,6 +17,7 @@ from orderwire.broker.log import (
     StorageError,
     SyncJob,
 )
+from orderwire.broker.replication.active_standby_following import Following, Own
 from orderwire.broker.replication.active_standby_messages import (
     Fenced,
     Follow,
@@ -30,7 +31,6 @@ from orderwire.broker.replication.active_standby_messages import (
 from orderwire.broker.replication.active_standby_term import Follower, Term
 from orderwire.broker.replication.active_standby_waiting import Waiting
 from orderwire.broker.replication.effects import (
-    Advance,
     Answer,
     ChangeIsr,
     Deposed,
@@ -43,7 +43,6 @@ from orderwire.broker.replication.effects import (
     Recovered,
     Sync,
     Tell,
-    Truncated,
 )
 from orderwire.broker.replication.kept import Kept
 from orderwire.broker.replication.office import Office
@@ -51,11 +50,8 @@ from orderwire.broker.replication.replica import SyncWork
 from orderwire.broker.replication.settings import ReplicationSettings
 from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.broker.wire.parts import Buffer
-from orderwire.kernel import NS_PER_MS, NS_PER_S, Instant
+from orderwire.kernel import NS_PER_MS, Instant
 from orderwire.kernel.errors import RemoteProtocolError
-
-_NOTE_NS = 5 * NS_PER_S
-"""S is noted after so long: a replica that starts serves consumers from there on."""
 
 
 class ActiveStandby:
@@ -75,23 +71,14 @@ class ActiveStandby:
         self.settings = settings
         self._kept = Kept(storage)
         self._office = Office(me, settings.round_timeout_ns)
-        hint = min(self._kept.high_watermark, self.log.end_offset)
-        self._high_watermark = max(hint, self.log.start_offset)
-        self._noted_at = now
+        self._own = Own(self.log, self._kept, settings.flush, now)
         self._connected: set[BrokerId] = set()
         self._waiting = Waiting()
         # As original.
         self._term: Term | None = None
         self._asked_isr: tuple[BrokerId, ...] = ()
         """What we last wanted the in-sync set to be; ZooKeeper may have done it already."""
-        # As follower.
-        self._leader: BrokerId | None = None
-        self._attempt = 0
-        self._follows = False
-        self._assigned_end = self.log.end_offset
-        # Where nobody waits for the disk, a log that was not closed may have lost its end: others
-        # contend first.
-        self._doubtful = settings.flush is Flush.NONE and not self.log.recovery.clean
+        self._following = Following(self._own)
         self._contend_at: Instant | None = None
 
     # What it is.
@@ -99,7 +86,7 @@ class ActiveStandby:
     @property
     def high_watermark(self) -> int:
         """S + 1.  [R6]"""
-        return self._high_watermark
+        return self._own.high_watermark
 
     @property
     def view(self) -> PartitionView | None:
@@ -119,7 +106,7 @@ class ActiveStandby:
     @property
     def assigned_end(self) -> int:
         """One behind the last offset known to be assigned."""
-        return max(self._assigned_end, self.log.end_offset)
+        return max(self._following.assigned_end, self.log.end_offset)
 
     def status(self) -> dict[str, Any]:
         """What `orderwire cluster status` shows."""
@@ -135,7 +122,7 @@ class ActiveStandby:
             "role": "original" if term is not None else "standby",
             "epoch": self._kept.known_epoch,
             "isr": list(self._office.isr),
-            "sync_start": self._high_watermark - 1,
+            "sync_start": self._own.high_watermark - 1,
             "sync_end": end - 1,
             "rounds": 0,
             "sealed": 0,
@@ -158,8 +145,8 @@ class ActiveStandby:
             effects += self._end_term("another epoch has begun")
         for effect in answer:
             if isinstance(effect, Elect) and effect.epoch < 0:
-                self._doubtful = False  # nothing was ever committed
-            if isinstance(effect, Elect) and self._doubtful:
+                self._own.doubtful = False  # nothing was ever committed
+            if isinstance(effect, Elect) and self._own.doubtful:
                 self._contend_at = self._contend_at or Instant(now + self.settings.round_timeout_ns)
             else:
                 effects.append(effect)
@@ -190,15 +177,15 @@ class ActiveStandby:
         if epoch <= self._kept.known_epoch:  # somebody was elected after us already
             return self._office.resign()
         self._kept.raise_epoch(epoch)  # [R2]
-        self._doubtful = False
-        self._leader, self._follows = None, False
+        self._own.doubtful = False
+        self._following.end()
         others = [each for each in view.replicas if each != self.me]
         term = self._term = Term(epoch, self.log, self.settings, others, now)
         effects: Effects = [Note(Elected(epoch)), Note(Recovered(epoch, self.log.end_offset))]
         for follower in term.followers.values():
             if follower.broker in self._connected:
                 effects += term.ask(follower, now)
-        if self._waits_for_disk and self.log.synced_offset < self.log.end_offset:
+        if self._own.waits_for_disk and self.log.synced_offset < self.log.end_offset:
             effects.append(Sync())
         return effects + self._move(now)
 
@@ -223,8 +210,8 @@ class ActiveStandby:
     def disconnected(self, broker: BrokerId, now: Instant) -> Effects:
         """What was on its way is lost."""
         self._connected.discard(broker)
-        if broker == self._leader:
-            self._leader, self._follows = None, False
+        if broker == self._following.leader:
+            self._following.end()
         follower = None if self._term is None else self._term.followers.get(broker)
         if self._term is not None and follower is not None:
             self._term.lose(follower, now)
@@ -266,12 +253,12 @@ class ActiveStandby:
             end = result.last_offset + 1
             if self.settings.flush is Flush.MESSAGE:
                 self.log.sync()
-            elif self._waits_for_disk:
+            elif self._own.waits_for_disk:
                 effects.append(Sync())
             effects += term.appended(
-                bytes(owned), result.base_offset, end, self._high_watermark, now
+                bytes(owned), result.base_offset, end, self._own.high_watermark, now
             )
-        if acks == 1 and not self._waits_for_disk:
+        if acks == 1 and not self._own.waits_for_disk:
             effects.append(Answer(token, result))
         else:
             self._waiting.add(token, acks, result)
@@ -336,10 +323,10 @@ class ActiveStandby:
         if message.attempt != follower.attempt:
             return []  # of an earlier question
         if isinstance(message, Position):
-            return term.place(follower, message, self._high_watermark) + self._tend(now)
+            return term.place(follower, message, self._own.high_watermark) + self._tend(now)
         term.stored(follower, message, now)
         effects = self._move(now)
-        effects += term.push(follower, self._high_watermark)
+        effects += term.push(follower, self._own.high_watermark)
         if source not in self._office.isr:
             effects += self._tend(now)
         return effects
@@ -350,15 +337,15 @@ class ActiveStandby:
         if term is None or view is None:
             return []
         effects: Effects = []
-        mine = self._durable_end
+        mine = self._own.durable_end
         if len(view.isr) >= self.settings.min_insync_replicas:
             # ZooKeeper may have made the change already, or never will: both sets have to have it.
             members = {*view.isr, *(self._asked_isr if self._office.changing else ())}
-            effects += self._advance(term.everybody_has(members, mine), now)
+            effects += self._own.advance(term.everybody_has(members, mine), now)
             if effects:
                 for follower in term.followers.values():
-                    effects += term.push(follower, self._high_watermark)
-        return effects + self._waiting.due(self._high_watermark, mine)
+                    effects += term.push(follower, self._own.high_watermark)
+        return effects + self._waiting.due(self._own.high_watermark, mine)
 
     def _tend(self, now: Instant) -> Effects:
         """Change the in-sync set, should somebody be too late or have caught up.  [R5, R8]"""
@@ -367,7 +354,7 @@ class ActiveStandby:
             return []
         isr = term.remaining(view.isr, now)
         if isr == view.isr:
-            isr = term.joining(isr, self._high_watermark, now)
+            isr = term.joining(isr, self._own.high_watermark, now)
         effects = self._office.change(isr, now)
         for effect in effects:
             if isinstance(effect, ChangeIsr):
@@ -384,96 +371,12 @@ class ActiveStandby:
         if message.epoch > known:
             effects += self._depose(message.epoch)
             self._kept.raise_epoch(message.epoch)
-            self._leader, self._follows = None, False
+            self._following.end()
         elif self._term is not None:
             raise RemoteProtocolError(f"broker {source} leads in our own epoch {known}")
-        match message:
-            case Lead():
-                self._leader, self._follows = source, False
-                self._attempt = message.attempt
-                log = self.log
-                position = Position(
-                    message.epoch,
-                    message.attempt,
-                    log.start_offset,
-                    log.end_offset,
-                    self._high_watermark,
-                    log.epochs.entries,
-                )
-                effects.append(Tell(source, position))
-            case Follow() if source == self._leader and message.attempt == self._attempt:
-                effects += self._begin_to_follow(source, message, now)
-            case Records() if (
-                source == self._leader and message.attempt == self._attempt and self._follows
-            ):
-                effects += self._take(source, message, now)
-        return effects
-
-    def _begin_to_follow(self, source: BrokerId, message: Follow, now: Instant) -> Effects:
-        """Cut off what the original has not got; what follows is its."""
-        log = self.log
-        effects: Effects = []
-        before = log.end_offset
-        if message.anew:
-            log.reset(message.offset, now // NS_PER_MS)
-        elif message.offset < before:
-            log.truncate(message.offset, now // NS_PER_MS)
-        if log.end_offset < before or (message.anew and before > log.start_offset):
-            effects.append(Note(Truncated(before, log.end_offset)))
-        self._follows = True
-        effects += self._advance(max(log.start_offset, self._high_watermark), now)
-        effects.append(Tell(source, self._stored()))
-        if self._waits_for_disk and log.synced_offset < log.end_offset:
-            effects.append(Sync())
-        return effects
-
-    def _take(self, source: BrokerId, message: Records, now: Instant) -> Effects:
-        log = self.log
-        effects: Effects = []
-        if message.records:
-            done = log.append_placed(message.records, now // NS_PER_MS)
-            if isinstance(done, Refused):
-                raise RemoteProtocolError(f"records of broker {source} are refused: {done.message}")
-        self._assigned_end = message.end
-        if message.high_watermark <= log.end_offset:
-            self._doubtful = False  # nothing that is committed is missing
-        effects += self._advance(min(message.high_watermark, log.end_offset), now)
-        if message.log_start > log.start_offset:
-            start = min(message.log_start, self._high_watermark)
-            log.delete_records(start, now // NS_PER_MS, self._high_watermark)
-        if not message.records:
-            return effects
-        if self.settings.flush is Flush.MESSAGE:
-            log.sync()
-        elif self._waits_for_disk:
-            return [*effects, Sync()]
-        return [*effects, Tell(source, self._stored())]
-
-    def _stored(self) -> Stored:
-        return Stored(self._kept.known_epoch, self._attempt, self.log.end_offset, self._durable_end)
+        return effects + self._following.led(source, message, now)
 
     # Disk and time.
-
-    @property
-    def _waits_for_disk(self) -> bool:
-        return self.settings.flush is not Flush.NONE
-
-    @property
-    def _durable_end(self) -> int:
-        """All below counts as ours."""
-        return self.log.synced_offset if self._waits_for_disk else self.log.end_offset
-
-    def _advance(self, high_watermark: int, now: Instant) -> Effects:
-        if high_watermark <= self._high_watermark:
-            return []
-        self._high_watermark = high_watermark
-        if now - self._noted_at >= _NOTE_NS:
-            self._note(now)
-        return [Advance(high_watermark)]
-
-    def _note(self, now: Instant) -> None:
-        self._noted_at = now
-        self._kept.note_high_watermark(self._high_watermark)
 
     def begin_sync(self, now: Instant) -> SyncJob | None:
         """Collect what is not durable yet."""
@@ -486,9 +389,7 @@ class ActiveStandby:
             return []
         if self._term is not None:
             return self._move(now)
-        if self._leader is None or not self._follows:
-            return []
-        return [Tell(self._leader, self._stored())]
+        return self._following.synced()
 
     def wake(self, now: Instant) -> Effects:
         """Act on every deadline at or before `now`."""
@@ -499,7 +400,7 @@ class ActiveStandby:
             effects.append(Elect(view.epoch))
         if self._term is not None:
             for follower in self._term.followers.values():
-                effects += self._term.push(follower, self._high_watermark)
+                effects += self._term.push(follower, self._own.high_watermark)
         return effects + self._tend(now)
 
     def next_deadline(self) -> Instant | None:
@@ -511,7 +412,7 @@ class ActiveStandby:
 
     def close(self) -> None:
         """Close the files properly."""
-        self._kept.note_high_watermark(self._high_watermark)
+        self._kept.note_high_watermark(self._own.high_watermark)
         self.log.close()
 
 

@@ -403,7 +403,7 @@ def test_questions_that_were_asked_again_have_one_answer() -> None:
 def test_what_does_not_fit_is_the_peers_fault() -> None:
     group = running(2)
     replica = group.replicas[BrokerId(1)]
-    attempt = replica._attempt
+    attempt = replica._following.attempt
     torn = bytes(batch(b"v"))[:-1]
     for offset, records in ((0, torn), (5, bytes(batch(b"v", producer=(1, 0, 0))))):
         message = Records(0, attempt, offset, 0, 0, 9, records)
