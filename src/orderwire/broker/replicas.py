@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import msgspec
 
 from orderwire.broker.cluster import GROUPS_TOPIC, Cluster
+from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log import Appended, LogConfig, Refused
 from orderwire.broker.partitions import Partition
+from orderwire.broker.refused_producers import Batch, RefusedProducers
 from orderwire.broker.replication.effects import (
     Advance,
     Answer,
@@ -39,6 +41,10 @@ from orderwire.kernel import NS_PER_MS, Instant
 
 if TYPE_CHECKING:
     from orderwire.broker.node import Broker
+
+_TOO_EARLY = Refused(
+    ErrorCode.NOT_ENOUGH_REPLICAS, "an earlier batch of this producer was refused: send it first"
+)
 
 
 class ReplicaOf(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +77,8 @@ class Replicas:
         self.me = cluster.me
         self._broker = broker
         self._open = open_replica
-        self._asked: dict[int, tuple[Asker, int]] = {}
+        self._asked: dict[int, tuple[Asker, int, Partition, Batch | None]] = {}
+        self._refused = RefusedProducers()
         self._next_number = count(1).__next__
         self._due: list[tuple[Instant, int, Partition]] = []
         self._connected: set[BrokerId] = set()
@@ -99,15 +106,29 @@ class Replicas:
         """
         assert partition.replica is not None
         number = self._next_number()
-        self._asked[number] = (asker, position)
+        batch = RefusedProducers.batch_of(records)
+        topic_id, index = partition.of.topic_id, partition.index
+        if batch is not None and self._refused.is_too_early(
+            topic_id, index, batch, partition.log, now
+        ):
+            asker.answered(position, _TOO_EARLY)
+            return number
+        self._asked[number] = (asker, position, partition, batch)
         effects = partition.replica.produce(number, connection, records, acks, now)
         self.carry_out(partition, effects, now)
         return number
 
     def forget(self, partition: Partition, number: int) -> None:
         """Nobody waits for this answer any more."""
-        if self._asked.pop(number, None) is not None and partition.replica is not None:
-            partition.replica.forget(number)
+        asked = self._asked.pop(number, None)
+        if asked is not None:
+            self._note_refused(asked[2], asked[3])
+            if partition.replica is not None:
+                partition.replica.forget(number)
+
+    def _note_refused(self, partition: Partition, batch: Batch | None) -> None:
+        if batch is not None:
+            self._refused.refused(partition.of.topic_id, partition.index, batch)
 
     def wanted(self, partition: Partition, now: Instant) -> None:
         """A fetch waits at this partition's high watermark."""
@@ -123,7 +144,10 @@ class Replicas:
             if kind is Answer:
                 asked = self._asked.pop(effect.token, None)  # type: ignore[union-attr]
                 if asked is not None:
-                    asked[0].answered(asked[1], effect.result)  # type: ignore[union-attr]
+                    result = effect.result  # type: ignore[union-attr]
+                    if type(result) is Refused:
+                        self._note_refused(asked[2], asked[3])
+                    asked[0].answered(asked[1], result)
             elif kind is Advance:
                 broker.advance(partition, effect.high_watermark)  # type: ignore[union-attr]
                 if partition.topic == GROUPS_TOPIC:
