@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "orderwire"
-RUNTIMES = {"aio", "cli", "lab", "participant", "pipeline", "report"}
+RUNTIMES = {"chaos", "aio", "cli", "lab", "participant", "pipeline", "report"}
 """Packages that may read clocks and the machine's chance."""
 BANNED_CALLS = {"hash", "id", "uuid4", "urandom"}
 BANNED_MODULES = {"random": {"Random"}, "time": set(), "secrets": set(), "uuid": {"UUID"}}

@@ -50,7 +50,6 @@ class Moved(msgspec.Struct, frozen=True):
     partition: int
     position: int
     next_position: int
-    high_watermark: int
     records: tuple[tuple[int, str], ...]
 
 
@@ -123,8 +122,8 @@ class Producing(threading.Thread):
 
     def _send_some(self, producer: Producer) -> None:
         partition = self._draw.randrange(self._partitions)
-        fresh = self._fresh.get(partition, 0)
         for _ in range(self._draw.randint(1, _BURST_MAX)):
+            fresh = self._fresh.get(partition, 0)
             session = f"{self.name}.{self._life}.{partition}.{fresh}"
             one = Sent(
                 f"{self.name}-{len(self.sent)}", partition, session, self._acks, time.monotonic()
@@ -187,11 +186,11 @@ class Consuming(threading.Thread):
         consumer.assign([TopicPartition(self._topic, each, 0) for each in self.positions])
         try:
             while not self._stopping.is_set():
-                self._take(consumer, consumer.consume(_CONSUMED_MAX, 0.1))
+                self._take(consumer.consume(_CONSUMED_MAX, 0.1))
         finally:
             consumer.close()
 
-    def _take(self, consumer: Consumer, messages: list[Any]) -> None:
+    def _take(self, messages: list[Any]) -> None:
         taken: dict[int, list[tuple[int, str]]] = {}
         for message in messages:
             error = message.error()
@@ -201,8 +200,6 @@ class Consuming(threading.Thread):
             name = message.value().partition(b">")[0][1:].decode()
             taken.setdefault(message.partition(), []).append((message.offset(), name))
         for partition, records in taken.items():
-            where = TopicPartition(self._topic, partition)
-            _, high = consumer.get_watermark_offsets(where, cached=True)
             position, end = self.positions[partition], records[-1][0] + 1
             self.positions[partition] = end
-            self.moved.append(Moved(self.name, partition, position, end, high, tuple(records)))
+            self.moved.append(Moved(self.name, partition, position, end, tuple(records)))

@@ -4,8 +4,7 @@ Only the format of a Kafka batch is known here, and how segments are named.
 """
 
 import re
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
 
@@ -84,16 +83,6 @@ def find(folder: Path) -> Found:
     for path in folder.iterdir():
         names.update(name.decode() for name in _MESSAGE.findall(path.read_bytes()))
     return Found(tuple(batches), damaged, frozenset(names))
-
-
-def digest(batches: Sequence[Batch], below: int) -> int:
-    """One number for all batches that end below an offset, seals and epochs included."""
-    value = 0
-    for batch in batches:
-        if batch.last < below:
-            told = (batch.first, batch.last, batch.epoch, batch.digest, batch.seal)
-            value = zlib.crc32(repr(told).encode(), value)
-    return value
 
 
 def notes_of(log: Path, broker: int) -> Iterator[Note]:

@@ -4,7 +4,7 @@ What is committed is known at the end only: the brokers' files up to their high 
 commits come first in the history, then what clients were told, which must agree with them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -122,7 +122,7 @@ def _history(
             UNKNOWN_BROKER,
             one.position,
             one.next_position,
-            one.high_watermark,
+            one.next_position,  # clients keep the newest of all answers only
             one.records,
         )
         for one in moved
@@ -149,8 +149,3 @@ def _places(disks: Mapping[int, Found], high_watermarks: Mapping[int, int]) -> d
 def _believed(disk: Found) -> tuple[Batch, ...]:
     """A batch that fails its checksum is not what it says."""
     return tuple(each for each in disk.batches if each.first != disk.damaged)
-
-
-def events_of(history: Mapping[int, Iterable[Event]]) -> int:
-    """How many there are in all."""
-    return sum(len(list(each)) for each in history.values())

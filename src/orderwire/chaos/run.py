@@ -27,7 +27,7 @@ from orderwire.aio.zookeeper_client import ZookeeperClient
 from orderwire.aio.zookeeper_server import ZookeeperServerSettings, managed_zookeeper
 from orderwire.broker.coordination.layout import BROKERS
 from orderwire.broker.replication.settings import Mode
-from orderwire.chaos.clients import Consuming, Producing
+from orderwire.chaos.clients import Consuming, Producing, Sent
 from orderwire.chaos.faults import FAULTS, Target, befalling, drawn, usable
 from orderwire.chaos.history import Life, Sample, histories
 from orderwire.chaos.wires import Wires
@@ -83,6 +83,7 @@ class ChaosResult(msgspec.Struct, frozen=True, kw_only=True):
     rounds: list[Round]
     histories: Mapping[int, list[Event]]
     """By partition."""
+    messages: list[Sent]
     sent: int
     acknowledged: int
     consumed: int
@@ -160,6 +161,7 @@ class ChaosRun:
     def _with_clients(self, cluster: ClusterProcess, wires: Wires) -> ChaosResult:
         settings = self.settings
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        self._until(lambda: len(admin.list_topics(timeout=10).brokers) == REPLICAS, 30)
         made = admin.create_topics([NewTopic(TOPIC, settings.partitions, REPLICAS)])
         made[TOPIC].result(30)
         described = admin.describe_topics(TopicCollection([TOPIC]))[TOPIC].result(30)
@@ -260,6 +262,7 @@ class ChaosRun:
         return ChaosResult(
             rounds=self.rounds,
             histories=found,
+            messages=sent,
             sent=len(sent),
             acknowledged=sum(one.offset >= 0 for one in sent),
             consumed=sum(len(one.records) for consumer in consumers for one in consumer.moved),

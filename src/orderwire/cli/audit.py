@@ -58,6 +58,8 @@ def command(
 ) -> None:
     """Check a trace: order, copies, lifetimes; discovery, where it has some.
 
+    Or histories of replicated partitions, as `orderwire chaos` writes them: I1 … I10.
+
     SOURCE is a trace file (.arrow, .parquet) or a folder of them, a lake or its table `events`, or
     TOPIC@HOST:PORT.  Exit status: 0 valid, 1 a promise was broken or cannot be judged, 2 used
     wrongly.
@@ -66,6 +68,12 @@ def command(
     Example: orderwire audit runs/demo/lake --json
              orderwire audit trace@localhost:9092 --engine spark
     """
+    try:
+        if _holds_histories(source):
+            _audit_histories(source, engine, master, violations_file, as_json=as_json)
+            return
+    except (OrderwireError, OSError) as error:
+        raise click.UsageError(str(error)) from error
     options = AuditOptions(waiting=waiting, clocks=clocks, expect=expect)
     try:
         if engine == "spark":
@@ -79,6 +87,26 @@ def command(
     else:
         _print(report)
     if report.verdict is not Verdict.VALID:
+        sys.exit(EXIT_FAILED)
+
+
+def _holds_histories(source: str) -> bool:
+    from orderwire.pipeline.replication_source import is_history_source
+
+    return is_history_source(source)
+
+
+def _audit_histories(
+    source: str, engine: str, master: str, violations_file: Path | None, *, as_json: bool
+) -> None:
+    from orderwire.cli.audit_replication import audit_history, print_history
+
+    found = audit_history(source, engine, master, violations_file)
+    if as_json:
+        emit_json(found)
+    else:
+        print_history(found)
+    if found.verdict is not Verdict.VALID:
         sys.exit(EXIT_FAILED)
 
 

@@ -9,7 +9,6 @@ import pyarrow.compute as pc
 from orderwire.trace.errors import TraceError
 from orderwire.trace.events import Event, EventKind
 from orderwire.trace.schema import (
-    arrow_schema,
     check_schema,
     sort_trace,
     table_from_events,
@@ -52,7 +51,7 @@ def record_bytes(batch: pa.RecordBatch, *, compression: str | None = IPC_COMPRES
     """Return the batch as one Arrow IPC stream: the value of one record of a topic."""
     buffer = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
-    with pa.ipc.new_stream(buffer, arrow_schema(), options=options) as writer:
+    with pa.ipc.new_stream(buffer, batch.schema, options=options) as writer:
         writer.write_batch(batch)
     value: bytes = buffer.getvalue().to_pybytes()
     return value

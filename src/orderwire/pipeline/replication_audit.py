@@ -1,0 +1,128 @@
+"""The audit of replication histories on Spark: grouped by partition, judged there.
+
+Only counts and a few sentences come back; the kernel is that of `verify`.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from orderwire.pipeline.named_source import NamedTopic, named_source
+from orderwire.trace.errors import TraceError
+from orderwire.trace.replication_schema import (
+    PARTITION_COLUMNS,
+    check_history,
+    history_ddl,
+    history_schema,
+)
+from orderwire.verify.replication_audit import Counted, HistoryReport, conclude, judge_rows
+from orderwire.verify.replication_history import history_files, read_history_file
+from orderwire.verify.report import EXAMPLES_MAX
+
+_FINDINGS = pa.schema(
+    [
+        ("run_id", pa.string()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("invariant", pa.string()),
+        ("examined", pa.int64()),
+        ("promised", pa.bool_()),
+        ("sentences", pa.list_(pa.string())),
+    ]
+)
+_FINDINGS_DDL = (
+    "run_id string, topic string, partition int, invariant string, examined bigint,"
+    " promised boolean, sentences array<string>"
+)
+_DDL = history_ddl().replace(" NOT NULL", "")
+_ROWS_MAX = 512
+"""Rows in an Arrow batch on their way to the judge: each may hold thousands of messages."""
+
+
+def findings_of(frame: DataFrame) -> DataFrame:
+    """Judge each partition of a frame of history rows; one row for each invariant."""
+
+    def judge(table: pa.Table) -> pa.Table:
+        found = judge_rows(table)
+        return pa.Table.from_pylist([msgspec.structs.asdict(each) for each in found], _FINDINGS)
+
+    return frame.groupBy(*PARTITION_COLUMNS).applyInArrow(judge, _FINDINGS_DDL)
+
+
+def report_of(findings: DataFrame) -> HistoryReport:
+    """Count, and put the verdicts together."""
+    rows = findings.select(
+        *PARTITION_COLUMNS,
+        "invariant",
+        "examined",
+        "promised",
+        F.size("sentences").alias("violations"),
+        F.slice("sentences", 1, EXAMPLES_MAX).alias("examples"),
+    ).collect()
+    return conclude(
+        sorted(
+            (Counted(*row) for row in rows),
+            key=lambda each: (each.run_id, each.topic, each.partition),
+        )
+    )
+
+
+def violations_of(findings: DataFrame) -> DataFrame:
+    """One row for each breach."""
+    return findings.select(
+        *PARTITION_COLUMNS, "invariant", F.explode("sentences").alias("sentence")
+    )
+
+
+@contextmanager
+def history_frame(spark: SparkSession, source: str) -> Iterator[DataFrame]:
+    """The rows of a source, while the context lasts.  Raises TraceError."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(_ROWS_MAX))
+    match named_source(source):
+        case NamedTopic(topic, servers):
+            yield _from_topic(spark, topic, servers)
+        case Path() as path:
+            with TemporaryDirectory(prefix="orderwire-history-") as scratch:
+                files = [
+                    _as_parquet(file, Path(scratch) / f"{number}.parquet")
+                    for number, file in enumerate(history_files(path))
+                ]
+                yield spark.read.schema(_DDL).parquet(*files)
+        case _:
+            raise TraceError(f"{source} is a lake: it holds no history of replication")
+
+
+def _from_topic(spark: SparkSession, topic: str, servers: str) -> DataFrame:
+    records = (
+        spark.read.format("orderwire")
+        .option("kafka.bootstrap.servers", servers)
+        .option("subscribe", topic)
+        .load()
+        .select("value")
+    )
+    nullable = pa.schema([field.with_nullable(True) for field in history_schema()])
+
+    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for value in batch.column(0):
+                with pa.ipc.open_stream(value.as_buffer()) as reader:
+                    check_history(reader.schema, f"a record of {topic}")
+                    for rows in reader:
+                        yield pa.RecordBatch.from_arrays(rows.columns, schema=nullable)
+
+    return records.mapInArrow(decode, _DDL)
+
+
+def _as_parquet(file: Path, copy: Path) -> str:
+    """Spark reads no Arrow files: copy such a one."""
+    if file.suffix == ".parquet":
+        return str(file)
+    pq.write_table(read_history_file(file), copy)
+    return str(copy)

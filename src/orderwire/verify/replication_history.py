@@ -1,0 +1,304 @@
+"""Events of replication to Arrow rows and back, to files and records and back."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from orderwire.trace.errors import TraceError
+from orderwire.trace.reader import TRACE_SUFFIXES, read_ipc
+from orderwire.trace.replication_schema import (
+    LISTS,
+    PARTITION_COLUMNS,
+    check_history,
+    history_schema,
+    is_history,
+)
+from orderwire.verify.replication import (
+    Acknowledged,
+    Batch,
+    Committed,
+    Delivered,
+    Elected,
+    Event,
+    Held,
+    LogStart,
+    OnDisk,
+    Republished,
+    Requested,
+    RoundEnd,
+    Settled,
+    TookLower,
+)
+
+PART_ITEMS_MAX = 4_096
+"""Batches or messages in one row; a longer event goes over several."""
+_ROWS_MAX = 1_024
+"""Rows that are built at a time."""
+_IPC_MAGIC = b"ARROW1"
+
+_COLUMNS: Mapping[type, Mapping[str, str]] = {
+    Requested: {"session": "who", "messages": "messages", "acks": "acks"},
+    Acknowledged: {"messages": "messages", "acks": "acks", "base_offset": "start"},
+    Delivered: {
+        "consumer": "who",
+        "broker": "broker",
+        "position": "start",
+        "next_position": "end",
+        "high_watermark": "high_watermark",
+    },
+    Committed: {
+        "broker": "broker",
+        "life": "life",
+        "start": "start",
+        "high_watermark": "high_watermark",
+    },
+    Held: {"broker": "broker", "in_sync": "flag", "high_watermark": "high_watermark"},
+    OnDisk: {"acks_one_lost": "flag"},
+    Elected: {"epoch": "epoch", "broker": "broker"},
+    RoundEnd: {"epoch": "epoch", "start": "start", "end": "end"},
+    TookLower: {"broker": "broker", "epoch": "epoch", "known": "known_epoch"},
+    Republished: {"new_offset": "start"},
+    LogStart: {"offset": "start"},
+    Settled: {"in_sync": "members", "replicas": "replicas", "acks_one_lost": "flag"},
+}
+"""Which column each field of an event fills; batches, records and message sets are apart."""
+_KINDS: Mapping[str, type] = {kind.__name__: kind for kind in _COLUMNS}
+_BATCH_COLUMNS = ("firsts", "lasts", "epochs", "digests", "seals", "counts")
+Key = tuple[str, str, int]
+"""Run, topic and partition."""
+
+
+def rows_of(event: Event) -> Iterator[dict[str, Any]]:
+    """The rows of an event, but for whose it is and where."""
+    kind = type(event)
+    row: dict[str, Any] = {"kind": kind.__name__}
+    for field, column in _COLUMNS[kind].items():
+        value = getattr(event, field)
+        row[column] = list(value) if isinstance(value, tuple) else value
+    match event:
+        case Committed() | Held():
+            yield from _with_batches(row, event.batches)
+        case Delivered():
+            yield {
+                **row,
+                "offsets": [offset for offset, _ in event.records],
+                "messages": [message for _, message in event.records],
+            }
+        case OnDisk():
+            names = sorted(event.messages)
+            for at in range(0, max(len(names), 1), PART_ITEMS_MAX):
+                yield {**row, "messages": names[at : at + PART_ITEMS_MAX]}
+        case _:
+            yield row
+
+
+def _with_batches(row: dict[str, Any], batches: Sequence[Batch]) -> Iterator[dict[str, Any]]:
+    piece: list[Batch] = []
+    size = 0
+    for batch in batches:
+        piece.append(batch)
+        size += 1 + len(batch.messages)
+        if size >= PART_ITEMS_MAX:
+            yield {**row, **_columns_of(piece)}
+            piece, size = [], 0
+    if piece or not batches:
+        yield {**row, **_columns_of(piece)}
+
+
+def _columns_of(batches: Sequence[Batch]) -> dict[str, Any]:
+    return {
+        "firsts": [batch.first for batch in batches],
+        "lasts": [batch.last for batch in batches],
+        "epochs": [batch.epoch for batch in batches],
+        "digests": [batch.digest for batch in batches],
+        "seals": [batch.seal for batch in batches],
+        "counts": [len(batch.messages) for batch in batches],
+        "messages": [message for batch in batches for message in batch.messages],
+    }
+
+
+def batches_from(
+    run_id: str, topic: str, partition: int, events: Iterable[Event]
+) -> Iterator[pa.RecordBatch]:
+    """A partition's history as Arrow batches."""
+    names = history_schema().names
+    rows: list[dict[str, Any]] = []
+    for position, event in enumerate(events):
+        for part, row in enumerate(rows_of(event)):
+            whose = {"run_id": run_id, "topic": topic, "partition": partition}
+            rows.append({**whose, "position": position, "part": part, **row})
+            if len(rows) >= _ROWS_MAX:
+                yield _batch(names, rows)
+                rows = []
+    if rows:
+        yield _batch(names, rows)
+
+
+def _batch(names: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
+    schema = history_schema()
+    columns = [pa.array([row.get(name) for row in rows], schema.field(name).type) for name in names]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def table_of(histories: Mapping[Key, Iterable[Event]]) -> pa.Table:
+    """Several histories as one table."""
+    batches = [batch for key, events in histories.items() for batch in batches_from(*key, events)]
+    return pa.Table.from_batches(batches, history_schema())
+
+
+def events_from(table: pa.Table) -> Iterator[Event]:
+    """The events of one partition's rows, which need not be sorted.  Raises TraceError."""
+    table = table.sort_by([("position", "ascending"), ("part", "ascending")])
+    columns = {name: table.column(name).to_pylist() for name in history_schema().names}
+    total = table.num_rows
+    positions, parts = columns["position"], columns["part"]
+    at = 0
+    for expected in range(total):
+        if at == total:
+            return
+        if positions[at] != expected or parts[at] != 0:
+            raise TraceError(
+                f"the history of {columns['topic'][at]}-{columns['partition'][at]} has position"
+                f" {positions[at]}, part {parts[at]}; expected {expected}, 0: it is not whole"
+            )
+        end = at + 1
+        while end < total and positions[end] == expected:
+            if parts[end] != end - at:
+                raise TraceError(f"position {expected} lacks its part {end - at}")
+            end += 1
+        yield _event(columns, at, end)
+        at = end
+
+
+def _event(columns: Mapping[str, list[Any]], at: int, end: int) -> Event:
+    kind = _KINDS.get(columns["kind"][at])
+    if kind is None:
+        raise TraceError(f"unknown kind {columns['kind'][at]!r}; known are {', '.join(_KINDS)}")
+    fields: dict[str, Any] = {}
+    for field, column in _COLUMNS[kind].items():
+        value = columns[column][at]
+        fields[field] = tuple(value) if column in LISTS else value
+    if kind is Delivered:
+        fields["records"] = tuple(zip(columns["offsets"][at], columns["messages"][at], strict=True))
+    elif kind is OnDisk:
+        fields["messages"] = frozenset(
+            message for row in range(at, end) for message in columns["messages"][row]
+        )
+    elif kind in (Committed, Held):
+        fields["batches"] = tuple(
+            batch for row in range(at, end) for batch in _batches(columns, row)
+        )
+    event: Event = kind(**fields)
+    return event
+
+
+def _batches(columns: Mapping[str, list[Any]], row: int) -> Iterator[Batch]:
+    messages = columns["messages"][row]
+    at = 0
+    for first, last, epoch, digest, seal, count in zip(
+        *(
+            columns[name][row]
+            for name in ("firsts", "lasts", "epochs", "digests", "seals", "counts")
+        ),
+        strict=True,
+    ):
+        yield Batch(first, last, epoch, digest, tuple(messages[at : at + count]), seal)
+        at += count
+
+
+def histories_from(table: pa.Table) -> dict[Key, list[Event]]:
+    """The events of each partition.  Raises TraceError."""
+    found: dict[Key, list[Event]] = {}
+    keys = table.select(list(PARTITION_COLUMNS)).group_by(list(PARTITION_COLUMNS)).aggregate([])
+    for run_id, topic, partition in sorted(
+        zip(*(keys.column(name).to_pylist() for name in PARTITION_COLUMNS), strict=True)
+    ):
+        mask = pc.and_(
+            pc.and_(
+                pc.equal(table.column("run_id"), run_id),
+                pc.equal(table.column("topic"), topic),
+            ),
+            pc.equal(table.column("partition"), partition),
+        )
+        found[run_id, topic, partition] = list(events_from(table.filter(mask)))
+    return found
+
+
+def write_history(path: Path | str, histories: Mapping[Key, Iterable[Event]]) -> int:
+    """Write histories to an `.arrow` or `.parquet` file; returns its rows.  Raises TraceError."""
+    path = Path(path)
+    rows = 0
+    batches = (batch for key, events in histories.items() for batch in batches_from(*key, events))
+    if path.suffix == ".arrow":
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        with (
+            pa.OSFile(str(path), "wb") as file,
+            pa.ipc.new_file(file, history_schema(), options=options) as writer,
+        ):
+            for batch in batches:
+                rows += batch.num_rows
+                writer.write_batch(batch)
+    elif path.suffix == ".parquet":
+        import pyarrow.parquet as pq  # not before it is needed: it is slow to import
+
+        with pq.ParquetWriter(
+            path, history_schema(), compression="zstd", store_schema=True
+        ) as parquet:
+            for batch in batches:
+                rows += batch.num_rows
+                parquet.write_batch(batch)
+    else:
+        raise TraceError(f"cannot tell the format from {str(path)!r}: use .arrow or .parquet")
+    return rows
+
+
+def history_files(path: Path | str) -> list[Path]:
+    """The files of replication histories here; empty when what is here is something else.
+
+    Raises TraceError when a folder holds both histories and traces.
+    """
+    path = Path(path)
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.suffix in TRACE_SUFFIXES)
+    found = [file for file in files if is_history(_schema_of(file))]
+    if found and len(found) != len(files):
+        other = next(file for file in files if file not in found)
+        raise TraceError(f"{path} holds histories of replication and others, as {other.name}")
+    return found
+
+
+def read_history_file(path: Path) -> pa.Table:
+    """Return a file's rows; where its writer was killed, those of whole batches.
+
+    Raises TraceError.
+    """
+    if _is_ipc(path):
+        return read_ipc(path, check_history)
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path, partitioning=None)
+    check_history(table.schema, str(path))
+    return table
+
+
+def _is_ipc(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_IPC_MAGIC)) == _IPC_MAGIC
+
+
+def _schema_of(path: Path) -> pa.Schema:
+    if _is_ipc(path):
+        try:
+            return pa.ipc.open_file(pa.OSFile(str(path), "rb")).schema
+        except pa.ArrowInvalid:
+            return pa.ipc.open_stream(pa.py_buffer(path.read_bytes()).slice(8)).schema
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_schema(path)
+    except pa.ArrowInvalid as error:
+        raise TraceError(f"{path} is no Arrow or Parquet file: {error}") from None
