@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def asked(*order: str) -> str:
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 def test_acked_messages_survive_the_original_and_it_comes_back(tmp_path: Path, mode: Mode) -> None:
-    with ClusterProcess.start(tmp_path, mode=mode, session_ms=2_000) as cluster:
+    with ClusterProcess.start(tmp_path, mode=mode, session_ms=8_000) as cluster:
         make_topic(cluster.bootstrap, "t")
         every = Acked(cluster.bootstrap, "t", **{"enable.idempotence": True})
         every.send(100)
@@ -40,11 +41,15 @@ def test_acked_messages_survive_the_original_and_it_comes_back(tmp_path: Path, m
         places = [one for one in told()[0]["partitions"] if one["topic"] == "t"]  # type: ignore[index, attr-defined]
         original = places[0]["original"]
         assert places[0]["isr"] == [0, 1, 2]
+        killed = time.monotonic()
         cluster.brokers[original].kill()
         every.send(400, 0.01)
         every.flush()
         assert not every.errors
         assert len(every.at) == 500
+        assert every.largest_gap_s(killed) < 6, (
+            "the session of a process that has ended was waited for"
+        )
         cluster.restart(original)
         until(lambda: in_sync(cluster.bootstrap, "t") == [0, 1, 2], "it did not come back")
         every.send(100)

@@ -1,5 +1,6 @@
 """Clients of a cluster that remember what was acknowledged, and find it again."""
 
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -53,9 +54,10 @@ class Acked:
     def flush(self) -> None:
         assert self.producer.flush(SECONDS_MAX) == 0
 
-    @property
-    def largest_gap_s(self) -> float:
-        return max(b - a for a, b in zip(self.times, self.times[1:], strict=False))
+    def largest_gap_s(self, since: float) -> float:
+        """The longest time without an acknowledgement from then on."""
+        times = [since, *(at for at in self.times if at > since)]
+        return max(b - a for a, b in itertools.pairwise(times))
 
     def _done(self, error: Any, message: Any) -> None:
         if error is not None:

@@ -115,6 +115,9 @@ class FakeDriver:
             if one != self.me
         }
 
+    def process_ended(self, broker: BrokerId, incarnation: str) -> None:
+        pass
+
     def view(self, topic: Topic, index: int) -> PartitionView | None:
         return self.shared.views.get((topic.topic_id, index))
 

@@ -130,6 +130,11 @@ class ZookeeperDriver:
         partitions = self._zookeeper.partitions.get(topic.topic_id, [])
         return partitions[index].view if index < len(partitions) else None
 
+    def process_ended(self, broker: BrokerId, incarnation: str) -> None:
+        """Let nobody wait for the session of a broker whose process has ended."""
+        if self._zookeeper is not None:
+            self._zookeeper.process_ended(broker, incarnation)
+
     # -- changes ----------------------------------------------------------------------------
 
     def create(self, topic: Topic, done: Done) -> None:

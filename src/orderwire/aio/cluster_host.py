@@ -70,6 +70,10 @@ class Driver(Protocol):
         """Where the other brokers' internal listeners are."""
         ...
 
+    def process_ended(self, broker: BrokerId, incarnation: str) -> None:
+        """A broker's process has ended, though its session may last a while."""
+        ...
+
     def view(self, topic: Topic, index: int) -> PartitionView | None:
         """As `Cluster.view`."""
         ...
@@ -131,6 +135,7 @@ class ClusterHost:
                 topic_id, index, source, message
             ),
             requested=self._requested,
+            process_ended=driver.process_ended,
             settled=self._settle,
             status=self.status_bytes,
         )

@@ -34,6 +34,10 @@ STRANGERS_MAX = 64
 """Connections that have not said who they are, or are administrators'."""
 _PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _DIAL_WAIT_S = 3.0
+_REFUSALS = 3
+"""Refused connections in a row that prove the end of a process."""
+_PROBES = 20
+_PROBE_S = 0.03
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -64,6 +68,7 @@ class ClusterLinks:
         disconnected: Callable[[BrokerId], None],
         received: Callable[[BrokerId, bytes, int, msgspec.Struct], None],
         requested: Callable[[BrokerId, DeleteRecords | Deleted], None],
+        process_ended: Callable[[BrokerId, str], None],
         settled: Callable[[], None],
         status: Callable[[], bytes],
     ) -> None:
@@ -80,6 +85,8 @@ class ClusterLinks:
         self._disconnected = disconnected
         self._received = received
         self._requested = requested
+        self._process_ended = process_ended
+        self._probes: set[asyncio.Task[None]] = set()
         self._settled = settled
         self._status = status
         self._peers: dict[BrokerId, Peer] = {}
@@ -104,7 +111,7 @@ class ClusterLinks:
     async def close(self) -> None:
         """End every connection."""
         self._closing = True
-        for task in self._dialling.values():
+        for task in [*self._dialling.values(), *self._probes]:
             task.cancel()
         for link in [*self._links.values(), *self._strangers]:
             link.close("we are closing")
@@ -278,3 +285,35 @@ class ClusterLinks:
             self._disconnected(broker)
             self._settled()
             self._dial(broker)
+            peer = self._peers.get(broker)
+            if peer is not None and not self._closing:
+                task = asyncio.get_running_loop().create_task(self._probe(broker, peer))
+                self._probes.add(task)
+                task.add_done_callback(self._probes.discard)
+
+    async def _probe(self, broker: BrokerId, peer: Peer) -> None:
+        """After a link has ended: see whether the process has, too.
+
+        Its listener lives as long as it does, so a host that refuses the connection has no such
+        process any more; who does not answer may be slow, and its session decides.
+        """
+        refusals = 0
+        for _ in range(_PROBES):
+            try:
+                async with asyncio.timeout(_DIAL_WAIT_S):
+                    _, writer = await asyncio.open_connection(peer.host, peer.port)
+            except ConnectionRefusedError:
+                refusals += 1
+                if refusals == _REFUSALS:
+                    break
+            except (OSError, TimeoutError):
+                return
+            else:  # of a process that is ending the listener may be the last to go
+                writer.transport.abort()
+                refusals = 0
+            await asyncio.sleep(_PROBE_S)
+        if refusals < _REFUSALS:
+            return
+        if self._peers.get(broker) == peer and broker not in self._links:
+            _LOG.info("broker %d does not listen any more: its process has ended", broker)
+            self._process_ended(broker, peer.incarnation)

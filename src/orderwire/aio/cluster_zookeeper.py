@@ -21,7 +21,7 @@ from typing import Protocol, Self
 
 import msgspec
 
-from orderwire.aio.cluster_zookeeper_partition import Coordinated, FollowedPartition, Seer
+from orderwire.aio.cluster_zookeeper_partition import Coordinated, Depose, FollowedPartition, Seer
 from orderwire.aio.cluster_zookeeper_topics import FollowedTopics
 from orderwire.aio.zookeeper_access import ZookeeperAccess
 from orderwire.aio.zookeeper_client import ClientSettings, Session, SessionKey, ZookeeperClient
@@ -261,6 +261,13 @@ class ClusterZookeeper:
             partitions[index].carry_out(effect, lazily=lazily)
             if lazily:
                 self._lazy[partitions[index]] = None
+
+    def process_ended(self, broker: BrokerId, incarnation: str) -> None:
+        """Let nobody wait for the session of a broker whose process has ended."""
+        for partition in self._every_partition():
+            view = partition.view
+            if view is not None and view.original == broker and self.me in view.isr:
+                self.carry_out(partition.topic, partition.index, Depose(broker, incarnation))
 
     async def take_producer_ids(self, count: int) -> int:
         """Reserve so many producer ids that nobody ever had; return the first.

@@ -21,6 +21,7 @@ from orderwire.broker.coordination.layout import PartitionPaths, SyncMark, decod
 from orderwire.broker.coordination.partition import (
     Seen,
     change_isr,
+    depose,
     elect,
     elected,
     resign,
@@ -37,7 +38,15 @@ EFFECTS_MAX = 256
 _READS_MAX = 16
 """Readings in a row that are torn by changes before ZooKeeper is left in peace for a moment."""
 
-Coordinated: TypeAlias = Elect | Resign | ChangeIsr | SetSync | Lock | Unlock
+
+class Depose(msgspec.Struct, frozen=True):
+    """A broker's process of this incarnation has ended: it is original no longer."""
+
+    broker: BrokerId
+    incarnation: str
+
+
+Coordinated: TypeAlias = Elect | Resign | ChangeIsr | SetSync | Lock | Unlock | Depose
 
 
 class Seer(Protocol):
@@ -82,7 +91,7 @@ class FollowedPartition(Worker):
         self._seer = seer
         self._me = me
         self._incarnation = incarnation
-        self._index = index
+        self.index = index
         self._by_zookeeper = by_zookeeper
         self._seen: Seen | None = None
         self._gone = False
@@ -233,10 +242,10 @@ class FollowedPartition(Worker):
 
     def _take(self, now: Seen) -> None:
         self._seen = now
-        view = now.view(self.topic.replicas[self._index])
+        view = now.view(self.topic.replicas[self.index])
         if self._owed or view != self.view:
             self.view, self._owed = view, False
-            self._seer.viewed(self.topic.topic_id, self._index, view)
+            self._seer.viewed(self.topic.topic_id, self.index, view)
 
     def _view_hint(self) -> None:
         self._view_due = True
@@ -251,7 +260,7 @@ class FollowedPartition(Worker):
         for name in names:
             decode_broker_id(self.paths.lock, name)
         if new:
-            self._seer.locked(self.topic.topic_id, self._index)
+            self._seer.locked(self.topic.topic_id, self.index)
 
     def _lock_hint(self) -> None:
         self._lock_due = True
@@ -263,7 +272,7 @@ class FollowedPartition(Worker):
         if mark != self._sync_told and mark.epoch >= 0:
             self._sync_told = mark
             told = self._seer.sync_end_seen
-            told(self.topic.topic_id, self._index, mark.offset, mark.epoch, mark.round)
+            told(self.topic.topic_id, self.index, mark.offset, mark.epoch, mark.round)
 
     def _sync_hint(self) -> None:
         self._sync_due = True
@@ -295,6 +304,9 @@ class FollowedPartition(Worker):
                     self._view_due = True
             case Resign(epoch):
                 await self._change(resign(paths, now, self._me, epoch))
+                self._view_due = True
+            case Depose(broker, incarnation):
+                await self._change(depose(paths, now, broker, incarnation))
                 self._view_due = True
             case SetSync():
                 if await self._change(set_sync(paths, now, self._me, effect)) is None:

@@ -94,6 +94,19 @@ def resign(
     return Check(paths.epoch, now.epoch_version), Delete(paths.original)
 
 
+def depose(
+    paths: PartitionPaths, now: Seen, broker: BrokerId, incarnation: str
+) -> tuple[Operation, ...] | None:
+    """Take the partition from a process that has ended, before its session does; None: it is not
+    that one's.  Should it live after all, it is as if its session had expired: others are elected
+    in a higher epoch, and it is told that its znode has gone.  [R7]
+    """
+    original = now.original
+    if original is None or (original.id, original.incarnation) != (broker, incarnation):
+        return None
+    return Check(paths.epoch, now.epoch_version), Delete(paths.original)
+
+
 def change_isr(
     paths: PartitionPaths, now: Seen, me: BrokerId, wish: ChangeIsr
 ) -> tuple[Operation, ...] | None:
