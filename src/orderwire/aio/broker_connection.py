@@ -221,12 +221,14 @@ class Connection(BufferedProtocol):
             shape = self._shape = broker.shape(frame)
             if shape is None:
                 return False
+        token = self._server.next_token()
         run = produce_run(
             broker,
             shape,
             self._buffer[: self._tail],
             head,
             now,
+            token=token,
             client=self.client,
             requests_max=self._limits.pipelined_max - self._waiting,
             request_bytes_max=self._limits.request_bytes_max,
@@ -237,7 +239,10 @@ class Connection(BufferedProtocol):
         self._head = run.end
         self._need = _LENGTH_BYTES
         self.served += run.requests
-        self._take(run.reply, self._server.next_token(), run.requests)
+        if run.reply is not None:
+            self._take(run.reply, token, run.requests)
+        else:
+            self._server.park(self._slot(token, parks=False, requests=run.requests))
         return True
 
     def _slot(self, token: int, *, parks: bool, requests: int = 1) -> Slot:

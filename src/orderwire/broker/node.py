@@ -211,8 +211,7 @@ class Broker:
 
     def shape(self, data: memoryview) -> ProduceShape | None:
         """What requests like this one share, for `produce_run`; None when each is served alone."""
-        alone = self.replicas is None
-        if len(data) < _HEAD.size or self.settings.flush is Flush.MESSAGE or not alone:
+        if len(data) < _HEAD.size or self.settings.flush is Flush.MESSAGE:
             return None
         key, version, _, length = _HEAD.unpack_from(data)
         at = body_at(data, version, length) if key == _PRODUCE else None

@@ -1,5 +1,6 @@
 """A broker whose partitions have replicas: what is asked of them, what clients hear meanwhile."""
 
+import struct
 from random import Random
 from typing import Any
 
@@ -17,6 +18,7 @@ from orderwire.broker.replicas import ReplicaOf
 from orderwire.broker.replication.effects import Advance, Answer, Effect, Effects
 from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.broker.replies import Client, Outcome, Reply
+from orderwire.broker.requests.produce_run import Run, produce_run
 from orderwire.broker.settings import BrokerSettings
 from orderwire.broker.topic_config import Refusal
 from orderwire.broker.topics import Topic, TopicSettings
@@ -189,6 +191,54 @@ def produce(acks: int = -1, places: int = 1, timeout_ms: int = 1_000) -> Produce
     return ProduceRequest(None, acks, timeout_ms, [TopicProduceData("t", partition_data=data)])
 
 
+def frames(count: int, version: int = 9) -> memoryview:
+    """Requests in a row as a client sends them that does not batch; number n has n + 1 records."""
+    api = API_BY_KEY[ApiKey.PRODUCE]
+    whole = bytearray()
+    for number in range(count):
+        data = [PartitionProduceData(0, batch(*[b"x" * (60 // (number + 1))] * (number + 1)))]
+        body = ProduceRequest(None, -1, 1_000, [TopicProduceData("t", ID, data)])
+        head = struct.pack(">hhihs", ApiKey.PRODUCE, version, 100 + number, 1, b"c")
+        head += b"\0" if api.request_header_version(version) == 2 else b""
+        frame = head + api.encode_request(body, version)
+        whole += struct.pack(">i", len(frame)) + frame
+    return memoryview(whole)
+
+
+def run_of(world: World, data: memoryview, token: int = 50) -> Run | None:
+    end = 4 + int.from_bytes(data[:4], "big")
+    shape = world.broker.shape(data[4:end])
+    assert shape is not None
+    found = produce_run(
+        world.broker,
+        shape,
+        data,
+        0,
+        world.now,
+        token=token,
+        client=world.client,
+        requests_max=1_000,
+        request_bytes_max=1 << 20,
+    )
+    world.take()
+    return found
+
+
+def split(version: int, done: Reply | None) -> list[tuple[int, int, int]]:
+    """Correlation id, error and offset of each frame."""
+    assert done is not None
+    data = b"".join(map(bytes, done.parts))  # type: ignore[arg-type]
+    assert len(data) == done.length
+    found = []
+    while data:
+        size = 4 + int.from_bytes(data[:4], "big")
+        answer = decode(ApiKey.PRODUCE, version, Reply([data[:size]], size))
+        part = answer.responses[0].partition_responses[0]
+        found.append((int.from_bytes(data[4:8], "big"), part.error_code, part.base_offset))
+        data = data[size:]
+    return found
+
+
 def fetch(offset: int, wait_ms: int = 500, epoch: int = -1) -> FetchRequest:
     place = [FetchPartition(0, epoch, offset, -1, -1, 1 << 20)]
     return FetchRequest(
@@ -212,6 +262,53 @@ def test_a_produce_is_answered_when_its_replica_answers() -> None:
     assert world.replica.asked[0][1:] == (4, -1)
     world.tell(Answer(world.replica.asked[0][0], Appended(7, 7)))
     assert produced(world.late[token])[0].base_offset == 7
+
+
+@pytest.mark.parametrize("version", [7, 9, 13])
+def test_requests_in_a_row_are_one_to_their_replica_and_each_is_answered(version: int) -> None:
+    world = World()
+    data = frames(3, version)
+    run = run_of(world, data)
+    assert run == Run(None, 3, len(data))
+    assert [each[1:] for each in world.replica.asked] == [(4, -1)]
+    assert not world.late
+    world.tell(Answer(world.replica.asked[0][0], Appended(40, 45)))
+    assert split(version, world.late[50]) == [(100, 0, 40), (101, 0, 41), (102, 0, 43)]
+    assert not world.replica.forgotten
+
+
+def test_requests_in_a_row_may_be_answered_at_once() -> None:
+    world = World()
+    world.replica.at_once = Appended(0, 2)
+    run = run_of(world, frames(2))
+    assert run is not None
+    assert split(9, run.reply) == [(100, 0, 0), (101, 0, 1)]
+    assert run_of(world, frames(1)) is None, "one alone goes the usual way"
+
+
+def test_requests_in_a_row_are_refused_together_but_for_their_content() -> None:
+    world = World()
+    world.replica.at_once = Refused(ErrorCode.NOT_ENOUGH_REPLICAS, "two are gone")
+    run = run_of(world, frames(2))
+    assert run is not None
+    assert split(9, run.reply) == [(n, ErrorCode.NOT_ENOUGH_REPLICAS, -1) for n in (100, 101)]
+    world.replica.at_once = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not here")
+    run = run_of(world, frames(2))
+    assert run is not None
+    assert run.reply is not None
+    assert run.reply.delay_ns > 0
+    world.replica.at_once = Refused(ErrorCode.CORRUPT_MESSAGE, "one of them")
+    assert run_of(world, frames(2)) is None, "each is told by itself"
+
+
+def test_requests_in_a_row_are_answered_in_time_and_forgotten() -> None:
+    world = World()
+    run_of(world, frames(2))
+    world.wait(world.broker.settings.produce_wait_ns)
+    assert [each[1] for each in split(9, world.late[50])] == [ErrorCode.REQUEST_TIMED_OUT] * 2
+    run_of(world, frames(2), token=51)
+    world.broker.forget(51)
+    assert world.replica.forgotten == [each[0] for each in world.replica.asked]
 
 
 def test_every_partition_of_a_request_has_its_own_answer() -> None:

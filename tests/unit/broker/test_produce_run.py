@@ -62,6 +62,7 @@ class Twin:
             data,
             at,
             self.node.now,
+            token=1,
             client=CLIENT,
             requests_max=requests_max,
             request_bytes_max=1 << 20,
@@ -76,6 +77,7 @@ class Twin:
             run = self.run(data, at) if self.runs else None
             if run is not None:
                 self.together.append(run.requests)
+                assert run.reply is not None
                 reply, at = run.reply, run.end
             else:
                 end = at + 4 + int.from_bytes(data[at : at + 4], "big")

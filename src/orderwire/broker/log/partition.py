@@ -137,10 +137,10 @@ class PartitionLog:
         """
         self._check_usable()
         first = self.end_offset
-        runs = admit_placed(records, first, self._epoch)
-        if isinstance(runs, Refused):
-            return runs
         with memoryview(records) as view:
+            runs = admit_placed(view, first, self._epoch)
+            if isinstance(runs, Refused):
+                return runs
             for run in runs:
                 if run.epoch != self._epoch:
                     self._begin_epoch(run.epoch)

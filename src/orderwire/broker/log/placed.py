@@ -5,18 +5,22 @@ assigned the offsets.  What is checked is that they are whole and in place.
 """
 
 import msgspec
+from crc32c import crc32c
 
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log.admission import Admitted, Batch, Sequenced
 from orderwire.broker.log.model import Refused
 from orderwire.broker.log.producers import ProducerBatch
 from orderwire.broker.wire.batch import (
+    BATCH_HEADER,
+    CRC_FROM,
     HEADER_BYTES,
+    LENGTH_OVERHEAD,
     MAGIC,
-    crc_matches,
-    read_header,
 )
-from orderwire.broker.wire.parts import Buffer
+
+_unpack_header = BATCH_HEADER.unpack_from
+_LEAST_LENGTH = HEADER_BYTES - LENGTH_OVERHEAD
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
@@ -30,9 +34,9 @@ class Run(msgspec.Struct, frozen=True, gc=False):
     """Positions count from the run's start."""
 
 
-def admit_placed(records: Buffer, offset: int, epoch: int) -> list[Run] | Refused:
+def admit_placed(view: memoryview, offset: int, epoch: int) -> list[Run] | Refused:
     """Check batches that must begin at this offset, in this epoch or a later one."""
-    size = len(records)
+    size = len(view)
     at = run_at = 0
     runs: list[Run] = []
     batches: list[Batch] = []
@@ -42,44 +46,56 @@ def admit_placed(records: Buffer, offset: int, epoch: int) -> list[Run] | Refuse
     while at < size:
         if size - at < HEADER_BYTES:
             return _torn(at, size)
-        header = read_header(records, at)
-        end = at + header.size_bytes
-        if header.magic != MAGIC or header.size_bytes < HEADER_BYTES or end > size:
+        (
+            base,
+            length,
+            batch_epoch,
+            magic,
+            crc,
+            _,
+            delta,
+            _,
+            newest,
+            producer_id,
+            producer_epoch,
+            sequence,
+            count,
+        ) = _unpack_header(view, at)
+        end = at + length + LENGTH_OVERHEAD
+        if magic != MAGIC or length < _LEAST_LENGTH or end > size:
             return _torn(at, size)
-        if header.count < 1 or header.last_offset_delta < 0:
+        if count < 1 or delta < 0:
             return Refused(
                 ErrorCode.INVALID_RECORD,
-                f"a batch of {header.count} records with last offset delta"
-                f" {header.last_offset_delta}",
+                f"a batch of {count} records with last offset delta {delta}",
             )
-        if not crc_matches(records, at, header.size_bytes, header.crc):
+        if crc32c(view[at + CRC_FROM : end]) != crc:
             return Refused(
                 ErrorCode.CORRUPT_MESSAGE,
-                f"the checksum of the batch at offset {header.base_offset} does not match",
+                f"the checksum of the batch at offset {base} does not match",
             )
-        if header.base_offset != offset:
+        if base != offset:
             return Refused(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"a batch with base offset {header.base_offset} cannot stand at offset {offset}",
+                f"a batch with base offset {base} cannot stand at offset {offset}",
             )
-        if header.leader_epoch < max(run_epoch, 0):
+        if batch_epoch < max(run_epoch, 0):
             return Refused(
                 ErrorCode.FENCED_LEADER_EPOCH,
-                f"a batch of epoch {header.leader_epoch} at offset {offset} cannot follow"
+                f"a batch of epoch {batch_epoch} at offset {offset} cannot follow"
                 f" epoch {run_epoch}",
             )
-        if header.leader_epoch != run_epoch:
+        if batch_epoch != run_epoch:
             if batches:
                 runs.append(Run(run_epoch, run_at, at, Admitted(batches, offset, sequenced)))
             batches, sequenced = [], []
-            run_at, run_epoch = at, header.leader_epoch
-        if header.producer_id >= 0 and header.base_sequence >= 0:
-            noted = ProducerBatch(
-                header.base_sequence, header.last_sequence, offset, header.last_offset
-            )
-            sequenced.append((header.producer_id, header.producer_epoch, noted))
-        batches.append((offset, at - run_at, header.batch_length, header.max_timestamp))
-        offset = header.last_offset + 1
+            run_at, run_epoch = at, batch_epoch
+        if producer_id >= 0 and sequence >= 0:
+            until = (sequence + delta) & 0x7FFF_FFFF
+            noted = ProducerBatch(sequence, until, offset, offset + delta)
+            sequenced.append((producer_id, producer_epoch, noted))
+        batches.append((offset, at - run_at, length, newest))
+        offset += delta + 1
         at = end
     if not batches:
         return Refused(ErrorCode.INVALID_RECORD, f"no batch to append at offset {first}")

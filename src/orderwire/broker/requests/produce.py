@@ -6,7 +6,7 @@ from orderwire.broker.cluster import GROUPS_TOPIC
 from orderwire.broker.error_codes import RETRIED_AT_ONCE, ErrorCode
 from orderwire.broker.log import Appended, Refused, StorageError
 from orderwire.broker.partitions import LEADER_EPOCH, Partition
-from orderwire.broker.replies import RETRY_DELAY_NS, Client, Outcome, Reply, Request, framed, reply
+from orderwire.broker.replies import RETRY_DELAY_NS, Client, Outcome, Reply, Request, reply
 from orderwire.broker.requests.changes import made_by_itself
 from orderwire.broker.requests.permission import (
     FORBIDDEN,
@@ -21,10 +21,9 @@ from orderwire.broker.requests.produce_waiting import (
     ProduceWaiting,
     SingleWaiting,
     produced,
-    refusal,
+    refused_single,
 )
 from orderwire.broker.topic_config import Refusal
-from orderwire.broker.wire.apis import API_BY_KEY, ApiKey
 from orderwire.broker.wire.generated.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -198,18 +197,7 @@ def produce_single(
             version, correlation_id, topic, index, done.base_offset, partition.log.start_offset
         )
         return Reply([frame], len(frame), True)
-    by_name = version < BY_ID_FROM
-    answer = TopicProduceResponse(
-        name if by_name else "", b"" if by_name else topic, [refusal(index, done)]
-    )
-    delay_ns = RETRY_DELAY_NS if done.error in RETRIED_AT_ONCE else 0
-    return framed(
-        API_BY_KEY[ApiKey.PRODUCE],
-        version,
-        correlation_id,
-        ProduceResponse([answer]),
-        delay_ns=delay_ns,
-    )
+    return refused_single(version, correlation_id, topic, partition, done)
 
 
 def _append(

@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from crc32c import crc32c
 
+from orderwire.broker.cluster import GROUPS_TOPIC
 from orderwire.broker.log import Admitted, Batch, ProducerBatch, Sequenced, StorageError
 from orderwire.broker.partitions import LEADER_EPOCH, Partition
 from orderwire.broker.replies import Client, Reply
 from orderwire.broker.requests.permission import Operation, ResourceType, may
+from orderwire.broker.requests.produce_waiting import RunWaiting
 from orderwire.broker.wire.batch import (
     CONTROL,
     CRC_FROM,
@@ -33,8 +35,8 @@ _place = PLACE.pack_into
 class Run(msgspec.Struct, frozen=True, gc=False):
     """Requests that were served together."""
 
-    reply: Reply
-    """Their response frames, in order."""
+    reply: Reply | None
+    """Their response frames, in order; None: they come later, together, under the token."""
     requests: int
     """How many they were."""
     end: int
@@ -48,6 +50,7 @@ def produce_run(
     at: int,
     now: Instant,
     *,
+    token: int,
     client: Client,
     requests_max: int,
     request_bytes_max: int,
@@ -56,7 +59,8 @@ def produce_run(
 
     A request is usual when it is whole, with one good batch that fits into the active segment: then
     it would be stored and answered by itself in just the same way.  The first other one ends the
-    run.  None: not even the first is usual; nothing has happened.
+    run.  A partition's replica gets the batches as one request, and answers once.  None: not even
+    the first is usual; nothing has happened.
     """
     partition = _partition(broker, shape)
     if partition is None or not may(
@@ -64,7 +68,11 @@ def produce_run(
     ):
         return None
     if partition.replica is not None:
-        return None
+        if partition.topic == GROUPS_TOPIC:
+            return None
+        count_max = min(requests_max, partition.log.config.batches_per_append_max)
+        found = _alike(shape, data, at, count_max, request_bytes_max)
+        return _ask_replica(broker, shape, partition, found, client, token, now)
     log = partition.log
     now_ms = now // NS_PER_MS
     room = log.room(LEADER_EPOCH, now_ms)
@@ -154,6 +162,103 @@ def produce_run(
     broker.appended(partition)
     frames = shape.answers(stored, log.start_offset)
     return Run(Reply([frames], len(frames), True), len(stored), at)
+
+
+class _Alike(msgspec.Struct, frozen=True, gc=False):
+    """Requests of one shape, of producers without sequences, as far as their heads tell."""
+
+    parts: list[memoryview]
+    """A batch each."""
+    asked: list[tuple[int, int]]
+    """Correlation id, and where its offset stands behind the first one's."""
+    count: int
+    """Records of all."""
+    end: int
+    """Where the frame behind the last begins."""
+
+
+def _alike(
+    shape: ProduceShape, data: memoryview, at: int, requests_max: int, request_bytes_max: int
+) -> _Alike:
+    """Find the requests from here on that one append can take; it checks their content."""
+    unpack = shape.head.unpack_from
+    key, prefix, around, tags_bytes = shape.key, shape.prefix, shape.around, shape.tags_bytes
+    have = len(data)
+    last = have - shape.head.size
+    offset = records_bytes = 0
+    size_before = -1
+    expected_field = b""
+    parts: list[memoryview] = []
+    asked: list[tuple[int, int]] = []
+    while at <= last and len(asked) < requests_max:
+        (
+            size,
+            key_here,
+            correlation_id,
+            prefix_here,
+            field,
+            _,
+            length,
+            _,
+            magic,
+            _,
+            _,
+            _,
+            _,
+            _,
+            producer_id,
+            _,
+            _,
+            count,
+        ) = unpack(data, at)
+        if size != size_before:
+            records_bytes = size - around
+            if size > request_bytes_max or records_bytes < HEADER_BYTES:
+                break
+            expected_field = shape.length_field(records_bytes)
+            size_before = size
+        end = at + _FRAME_OVERHEAD + size
+        if (
+            end > have
+            or key_here != key
+            or prefix_here != prefix
+            or field != expected_field
+            or length != records_bytes - LENGTH_OVERHEAD
+            or magic != MAGIC
+            or producer_id >= 0
+            or count < 1
+        ):
+            break
+        records_end = end - tags_bytes
+        if tags_bytes and data[records_end:end] != NO_TAGS:
+            break
+        parts.append(data[records_end - records_bytes : records_end])
+        asked.append((correlation_id, offset))
+        offset += count
+        at = end
+    return _Alike(parts, asked, offset, at)
+
+
+def _ask_replica(
+    broker: "Broker",
+    shape: ProduceShape,
+    partition: Partition,
+    found: _Alike,
+    client: Client,
+    token: int,
+    now: Instant,
+) -> Run | None:
+    """Hand requests to a replica as one; their answers follow from the one that it gives."""
+    if len(found.asked) < 2:
+        return None
+    waiting = RunWaiting(broker, token, shape, partition, found.asked, found.count)
+    waiting.ask(client.connection, bytearray().join(found.parts), now)
+    if waiting.is_content_refused:  # whose?  Each by itself will be told.
+        return None
+    if waiting.done is None:
+        waiting.parked = True
+        broker.park(waiting, Instant(now + broker.settings.produce_wait_ns))
+    return Run(waiting.done, len(found.asked), found.end)
 
 
 def _partition(broker: "Broker", shape: ProduceShape) -> Partition | None:

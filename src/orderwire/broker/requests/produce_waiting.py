@@ -12,13 +12,23 @@ from orderwire.broker.wire.generated.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
-from orderwire.broker.wire.parts import Buffer
+from orderwire.broker.wire.parts import Buffer, Part
+from orderwire.broker.wire.produce_run import ProduceShape
 from orderwire.broker.wire.single_produce import BY_ID_FROM, single_produce_frame
 from orderwire.kernel import Instant
 
 if TYPE_CHECKING:
     from orderwire.broker.node import Broker
 
+_OF_THE_CONTENT = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    }
+)
+"""What a replica says of batches that it will not take as they are."""
 _TIMED_OUT = Refused(ErrorCode.REQUEST_TIMED_OUT, "the replicas have not answered in time")
 
 
@@ -181,22 +191,113 @@ class SingleWaiting:
                 partition.log.start_offset,
             )
             return Reply([frame], len(frame))
-        by_id = self._version >= BY_ID_FROM
-        return framed(
-            API_BY_KEY[ApiKey.PRODUCE],
-            self._version,
-            self._correlation_id,
-            ProduceResponse(
-                [
-                    TopicProduceResponse(
-                        "" if by_id else partition.topic,
-                        self._topic if by_id else b"",
-                        [produced(partition, result)],
-                    )
-                ]
-            ),
-            delay_ns=RETRY_DELAY_NS if result.error in RETRIED_AT_ONCE else 0,
-        )
+        return refused_single(self._version, self._correlation_id, self._topic, partition, result)
+
+
+class RunWaiting:
+    """Many simple requests that a replica was handed as one."""
+
+    __slots__ = (
+        "_asked",
+        "_broker",
+        "_count",
+        "_number",
+        "_partition",
+        "_result",
+        "_shape",
+        "done",
+        "parked",
+        "token",
+    )
+
+    def __init__(
+        self,
+        broker: "Broker",
+        token: int,
+        shape: ProduceShape,
+        partition: Partition,
+        asked: list[tuple[int, int]],
+        count: int,
+    ) -> None:
+        """`asked` has the correlation id of each, and where its records begin among all `count`."""
+        self.token = token
+        self._broker = broker
+        self._shape = shape
+        self._partition = partition
+        self._asked = asked
+        self._count = count
+        self._number: int | None = None
+        self._result: Appended | Refused | None = None
+        self.done: Reply | None = None
+        self.parked = False
+
+    @property
+    def is_content_refused(self) -> bool:
+        """Whether one of the batches is no good: then nothing was stored."""
+        return isinstance(self._result, Refused) and self._result.error in _OF_THE_CONTENT
+
+    def ask(self, connection: int, records: Buffer, now: Instant) -> None:
+        """Hand the batches to the replica."""
+        replicas = self._broker.replicas
+        assert replicas is not None
+        acks = self._shape.acks
+        number = replicas.produce(self._partition, self, 0, connection, records, acks, now)
+        if self.done is None:
+            self._number = number
+
+    def answered(self, position: int, result: Appended | Refused) -> None:
+        """Take the replica's answer."""
+        self._number = None
+        self._result = result
+        self.done = self._encoded(result)
+        if self.parked:
+            self._broker.finish(self, self.done)
+
+    def attempt(self, broker: "Broker", *, at_deadline: bool) -> Reply | None:
+        """Answer all with a timeout."""
+        if not at_deadline:
+            return self.done
+        self.leave()
+        return self._encoded(_TIMED_OUT)
+
+    def leave(self) -> None:
+        """Forget what was asked for."""
+        if self._number is not None:
+            assert self._broker.replicas is not None
+            self._broker.replicas.forget(self._partition, self._number)
+            self._number = None
+
+    def _encoded(self, result: Appended | Refused) -> Reply:
+        shape = self._shape
+        if isinstance(result, Appended):
+            base = result.base_offset
+            assert result.last_offset - base + 1 == self._count, "offsets of a request are a run"
+            stored = [(correlation, base + behind) for correlation, behind in self._asked]
+            frames = shape.answers(stored, self._partition.log.start_offset)
+            return Reply([frames], len(frames))
+        parts: list[Part] = []
+        delay_ns = 0
+        for correlation, _ in self._asked:
+            one = refused_single(shape.version, correlation, shape.topic, self._partition, result)
+            parts += one.parts
+            delay_ns = one.delay_ns
+        return Reply(parts, sum(map(len, parts)), delay_ns=delay_ns)
+
+
+def refused_single(
+    version: int, correlation_id: int, topic: bytes, partition: Partition, refused: Refused
+) -> Reply:
+    """The answer to a simple request of which nothing came; `topic` is what it named."""
+    by_id = version >= BY_ID_FROM
+    name, topic_id = ("", topic) if by_id else (partition.topic, b"")
+    answer = TopicProduceResponse(name, topic_id, [refusal(partition.index, refused)])
+    return framed(
+        API_BY_KEY[ApiKey.PRODUCE],
+        version,
+        correlation_id,
+        ProduceResponse([answer]),
+        delay_ns=RETRY_DELAY_NS if refused.error in RETRIED_AT_ONCE else 0,
+    )
 
 
 def produced(partition: Partition, result: Appended | Refused) -> PartitionProduceResponse:

@@ -39,6 +39,7 @@ class ProduceShape:
     """One topic, one partition, one client, one version: what the requests of a run share."""
 
     __slots__ = (
+        "acks",
         "around",
         "flexible",
         "head",
@@ -51,10 +52,17 @@ class ProduceShape:
     )
 
     def __init__(
-        self, request: memoryview, version: int, topic: bytes, index: int, records_bytes: int
+        self,
+        request: memoryview,
+        version: int,
+        acks: int,
+        topic: bytes,
+        index: int,
+        records_bytes: int,
     ) -> None:
         """Take the shape of a request, its frame's length left out, that names this partition."""
         self.version = version
+        self.acks = acks
         self.flexible = version >= FLEXIBLE_FROM
         self.topic = topic
         """Its name, or its id from version 13 on."""
@@ -106,5 +114,5 @@ def produce_shape(request: memoryview, at: int, version: int) -> ProduceShape | 
     found = read_single_produce(request, at, version)
     if found is None or found[0] not in ACKS_WITH_REPLY:
         return None
-    _, topic, index, records = found
-    return ProduceShape(request, version, bytes(topic), index, len(records))
+    acks, topic, index, records = found
+    return ProduceShape(request, version, acks, bytes(topic), index, len(records))
