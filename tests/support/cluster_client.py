@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 SECONDS_MAX = 40.0
@@ -15,7 +15,19 @@ QUIET: dict[str, Any] = {"log_level": 0}
 
 def make_topic(bootstrap: str, topic: str, partitions: int = 1, **config: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    admin.create_topics([NewTopic(topic, partitions, 3, config=config)])[topic].result(SECONDS_MAX)
+    until(lambda: len(admin.list_topics(timeout=SECONDS_MAX).brokers) >= 3, "brokers are missing")
+    end = time.monotonic() + SECONDS_MAX
+    while True:
+        made = admin.create_topics([NewTopic(topic, partitions, 3, config=config)])[topic]
+        try:
+            made.result(SECONDS_MAX)
+            return
+        except KafkaException as error:
+            # The broker that is asked may know the others a moment later than the one before.
+            code = error.args[0].code()
+            if code != KafkaError.INVALID_REPLICATION_FACTOR or time.monotonic() > end:
+                raise
+            time.sleep(0.1)
 
 
 def in_sync(bootstrap: str, topic: str) -> list[int]:

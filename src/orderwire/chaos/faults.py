@@ -73,6 +73,7 @@ def _restart(target: Target, brokers: Sequence[int]) -> None:
     for broker in brokers:
         if not target.cluster.brokers[broker].is_running:
             target.cluster.restart(broker)
+            target.wires.reopen(broker)
 
 
 def _last(target: Target, least_s: float, most_s: float) -> None:

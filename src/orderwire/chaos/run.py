@@ -71,10 +71,10 @@ class Round(msgspec.Struct, frozen=True):
     healed_s: float
     """From its end until all partitions had everybody in sync."""
     gaps_s: tuple[float, ...]
-    """For each partition whose original was gone: from the end of its session to the first
-    acknowledgement."""
+    """For each partition whose original was gone: the longest time without an acknowledgement, or
+    what of it was left when the original's session had ended."""
     waits_s: tuple[float, ...]
-    """The same from the fault on."""
+    """All of it."""
 
 
 class ChaosResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,7 +185,7 @@ class ChaosRun:
             Consuming(f"c{number}", cluster.bootstrap, TOPIC, settings.partitions)
             for number in range(2)
         ]
-        self._whole(cluster)
+        self._whole(cluster, wires)
         for client in [*producers, *consumers]:
             client.start()
         failed = ""
@@ -205,7 +205,7 @@ class ChaosRun:
             producer.join(70)
         status = self._status(cluster)
         with contextlib.suppress(ChaosFailed):
-            status = self._whole(cluster, level=True)
+            status = self._whole(cluster, wires, level=True)
         ends = {each: _end(status, each) for each in range(settings.partitions)}
         self._until(
             lambda: all(
@@ -231,8 +231,7 @@ class ChaosRun:
         for process in cluster.brokers:
             process.ask_to_end()
         for process in cluster.brokers:
-            if process.is_running:
-                process.stop()
+            process.stop()
         for broker in range(REPLICAS):
             log = (self.folder / f"broker-{broker}.log").read_text(errors="replace")
             if "Traceback" in log:
@@ -272,7 +271,7 @@ class ChaosRun:
     def _round(
         self, number: int, cluster: ClusterProcess, wires: Wires, producers: list[Producing]
     ) -> None:
-        status = self._whole(cluster)
+        status = self._whole(cluster, wires)
         time.sleep(self.settings.quiet_ms / 1_000)
         originals = {each: _original(status, each) for each in range(self.settings.partitions)}
         target = Target(
@@ -290,7 +289,7 @@ class ChaosRun:
         with befalling(name, target) as gone:
             pass
         ended = time.monotonic()
-        self._whole(cluster, since=ended)
+        self._whole(cluster, wires, since=ended)
         healed = time.monotonic()
         gaps, waits = self._gaps(began, gone, originals, producers)
         told = Round(
@@ -320,19 +319,24 @@ class ChaosRun:
         """How long each partition without its original took nothing."""
         gaps: list[float] = []
         waits: list[float] = []
+        now = time.monotonic()
         for partition, original in originals.items():
-            ended = [at for at in self._gone_at.get(original, []) if at >= began]
-            if original not in gone or not ended:
+            if original not in gone:
                 continue
-            after = [
+            times = sorted(
                 one.answered_s
                 for producer in producers
                 for one in producer.sent[-5_000:]
-                if one.partition == partition and one.offset >= 0 and one.answered_s > ended[0]
-            ]
-            if after:
-                gaps.append(min(after) - ended[0])
-                waits.append(min(after) - began)
+                if one.partition == partition and not one.error and began <= one.answered_s <= now
+            )
+            if not times:
+                continue
+            start, end = max(
+                zip([began, *times], times, strict=False), key=lambda pair: pair[1] - pair[0]
+            )
+            waits.append(end - start)
+            ended = [at for at in self._gone_at.get(original, []) if start <= at <= end]
+            gaps.append(end - ended[0] if ended else end - start)
         return gaps, waits
 
     # -- what the cluster says --------------------------------------------------------------
@@ -354,7 +358,7 @@ class ChaosRun:
         return told
 
     def _whole(
-        self, cluster: ClusterProcess, *, since: float = 0.0, level: bool = False
+        self, cluster: ClusterProcess, wires: Wires, *, since: float = 0.0, level: bool = False
     ) -> dict[int, dict[str, Any]]:
         """Wait until every broker says that every partition has all in sync."""
         end = (since or time.monotonic()) + HEAL_SECONDS_MAX
@@ -369,6 +373,7 @@ class ChaosRun:
                 if not broker.is_running:
                     self.odd.append(f"broker {index} ended by itself")
                     cluster.restart(index)
+                    wires.reopen(index)
             time.sleep(_LOOK_S)
         told = {
             broker: [

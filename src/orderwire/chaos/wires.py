@@ -38,6 +38,7 @@ class Wires:
         self._cut: set[Wire] = set()
         self._live: dict[Wire, set[asyncio.StreamWriter]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._doors: dict[int, _Door] = {}
 
     def to_broker(self, broker: int, host: str, port: int) -> int:
         """Proxy a broker's internal listener; returns the port.  Who calls says hello."""
@@ -48,11 +49,19 @@ class Wires:
             except RemoteProtocolError:
                 return None
 
-        return self._serve(host, port, who)
+        door = _Door(host, port, who)
+        self._doors[broker] = door
+        return self._serve(door)
+
+    def reopen(self, broker: int) -> None:
+        """Listen for a broker again that had gone: its port was refused meanwhile, as is right."""
+        door = self._doors[broker]
+        if door.server is None:
+            self._serve(door)
 
     def to_zookeeper(self, broker: int, host: str, port: int) -> int:
         """Proxy ZooKeeper for one broker; returns the port."""
-        return self._serve(host, port, lambda _: wire(broker, ZOOKEEPER))
+        return self._serve(_Door(host, port, lambda _: wire(broker, ZOOKEEPER), stays=True))
 
     def stall(self, *wires: Wire) -> None:
         """Let nothing through."""
@@ -115,7 +124,7 @@ class Wires:
         self._loop.call_soon_threadsafe(call)
         done.result(10)
 
-    def _serve(self, host: str, port: int, who: Callable[[bytes], Wire | None]) -> int:
+    def _serve(self, door: "_Door") -> int:
         async def begin() -> int:
             async def taken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
                 task = asyncio.current_task()
@@ -124,34 +133,32 @@ class Wires:
                 try:
                     # In 3.11 a server tells of each cancelled connection as of a fault.
                     with contextlib.suppress(asyncio.CancelledError):
-                        await self._carry(reader, writer, host, port, who)
+                        await self._carry(reader, writer, door)
                 finally:
                     self._tasks.discard(task)
 
-            server = await asyncio.start_server(taken, "127.0.0.1", 0)
-            return int(server.sockets[0].getsockname()[1])
+            door.server = await asyncio.start_server(taken, "127.0.0.1", door.own_port)
+            door.own_port = int(door.server.sockets[0].getsockname()[1])
+            return door.own_port
 
         return asyncio.run_coroutine_threadsafe(begin(), self._loop).result(10)
 
     async def _carry(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        host: str,
-        port: int,
-        who: Callable[[bytes], Wire | None],
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, door: "_Door"
     ) -> None:
         """Carry one connection until either side ends it."""
         out: asyncio.StreamWriter | None = None
         between: Wire | None = None
         try:
             first = await reader.read(_PIECE_BYTES)
-            between = who(first) if first else None
+            if not first:  # somebody looks whether we listen
+                await door.look()
+            between = door.who(first) if first else None
             if between is None or between in self._cut:
                 return
             gate = self._gate(between)
             await gate.wait()
-            back, out = await asyncio.open_connection(host, port)
+            back, out = await door.connect()
             self._live.setdefault(between, set()).update((writer, out))
             if between in self._cut:
                 return
@@ -177,6 +184,36 @@ class Wires:
                         self._live.get(between, set()).discard(each)
                     with contextlib.suppress(OSError):
                         each.transport.abort()
+
+
+class _Door:
+    """Where something listens, and who calls there."""
+
+    def __init__(
+        self, host: str, port: int, who: Callable[[bytes], Wire | None], *, stays: bool = False
+    ) -> None:
+        self.who = who
+        self.own_port = 0
+        """0 until it listens."""
+        self.server: asyncio.Server | None = None
+        self._host = host
+        self._port = port
+        self._stays = stays
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Call what stands behind.  Where nobody listens any more, neither do we."""
+        try:
+            return await asyncio.open_connection(self._host, self._port)
+        except ConnectionRefusedError:
+            if self.server is not None and not self._stays:
+                self.server.close()
+                self.server = None
+            raise
+
+    async def look(self) -> None:
+        """See whether somebody listens behind."""
+        _, writer = await self.connect()
+        writer.transport.abort()
 
 
 async def _pump(

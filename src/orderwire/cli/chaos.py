@@ -146,8 +146,8 @@ def lines(told: dict[str, Any]) -> list[str]:
         f" {told['consumed']} consumed",
     ]
     for name, what in (
-        ("failover_s", "from a session's end to the next acknowledgement"),
-        ("failover_with_session_s", "from the fault to the next acknowledgement"),
+        ("failover_s", "without an acknowledgement after a failover, sessions' ends aside"),
+        ("failover_with_session_s", "the same with the wait for the session's end"),
         ("whole_again_s", "from a fault's end until everybody is in sync"),
     ):
         of = told[name]
