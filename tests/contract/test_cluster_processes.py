@@ -109,3 +109,23 @@ def test_brokers_end_with_the_shell_that_is_killed(tmp_path: Path) -> None:
         lambda: not any(os.path.exists(f"/proc/{one['pid']}") for one in told["brokers"]),
         "a broker goes on alone",
     )
+
+
+def test_a_broker_that_was_killed_is_back_at_once_whatever_its_session(tmp_path: Path) -> None:
+    """It ends its own old session by the key in its locked directory."""
+    with ClusterProcess.start(tmp_path, session_ms=30_000) as cluster:
+        make_topic(cluster.bootstrap, "t")
+        every = Acked(cluster.bootstrap, "t")
+        every.send(10)
+        every.flush()
+        key = tmp_path / "broker-1" / "zookeeper-session"
+        assert key.stat().st_mode & 0o777 == 0o600
+        cluster.brokers[1].kill()
+        begun = time.monotonic()
+        cluster.restart(1)
+        assert time.monotonic() - begun < 12
+        until(lambda: in_sync(cluster.bootstrap, "t") == [0, 1, 2], "it did not come back")
+        every.send(10)
+        every.flush()
+        assert cluster.stop() == [0, 0, 0]
+        assert not key.exists()

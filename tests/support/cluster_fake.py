@@ -104,6 +104,9 @@ class FakeDriver:
                 )
         self.shared.brokers_changed()
 
+    def is_sure(self) -> bool:
+        return True
+
     def brokers(self) -> Sequence[BrokerAddress]:
         drivers = self.shared.drivers
         return [BrokerAddress(one, *drivers[one].client) for one in sorted(drivers)]
@@ -173,7 +176,7 @@ class FakeJoining:
         self.codec = codec
         self.host: ClusterHost | None = None
 
-    async def join(self) -> ClusterHost:
+    async def join(self, data: Path) -> ClusterHost:
         incarnation = f"{self.me}-{id(self)}"
         driver = FakeDriver(self.shared, self.me, incarnation)
         self.host = ClusterHost(self.me, driver, incarnation, self.codec, tls=self.tls)

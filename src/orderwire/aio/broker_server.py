@@ -84,8 +84,8 @@ ReplicaOpener: TypeAlias = Callable[[ReplicaOf, Storage, Instant], Replica]
 class Joining(Protocol):
     """How a broker becomes a member of a cluster."""
 
-    async def join(self) -> ClusterHost:
-        """Find ZooKeeper, and listen for the other brokers."""
+    async def join(self, data: Path) -> ClusterHost:
+        """Find ZooKeeper, and listen for the other brokers; `data` is locked by this process."""
         ...
 
     def open_replica(self, of: ReplicaOf, storage: Storage, now: Instant) -> Replica:
@@ -178,7 +178,7 @@ class BrokerServer:
         member: ClusterHost | None = None
         try:
             if cluster is not None:
-                member = await cluster.join()
+                member = await cluster.join(data)
             server = cls(
                 files,
                 settings if settings is not None else BrokerSettings(),

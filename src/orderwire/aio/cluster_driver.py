@@ -11,6 +11,7 @@ from orderwire.aio.addresses import join_address
 from orderwire.aio.cluster_host import peer_of
 from orderwire.aio.cluster_links import Peer
 from orderwire.aio.cluster_security import ClusterSecurity
+from orderwire.aio.cluster_session import KeptSession
 from orderwire.aio.cluster_zookeeper import ClusterZookeeper
 from orderwire.aio.cluster_zookeeper_topics import TopicRefused
 from orderwire.aio.zookeeper_access import ZookeeperAccess
@@ -54,12 +55,15 @@ class ZookeeperDriver:
         *,
         client: ClientSettings | None = None,
         access: ZookeeperAccess | None = None,
+        kept: KeptSession | None = None,
     ) -> None:
+        """`kept` has the session of the process that was this broker before, if it is no more."""
         self._ensemble = ensemble
         self._me = me
         self._incarnation = incarnation
         self._client = client
         self._access = access
+        self._kept = kept
         self._zookeeper: ClusterZookeeper | None = None
         self._security: ClusterSecurity | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -87,6 +91,8 @@ class ZookeeperDriver:
             client=self._client,
             access=self._access,
             by_zookeeper=_by_zookeeper,
+            predecessor=None if self._kept is None else self._kept.read(),
+            keep=None if self._kept is None else self._kept.keep,
         )
         await self._zookeeper.open()
 
@@ -104,6 +110,12 @@ class ZookeeperDriver:
             task.cancel()
         if self._zookeeper is not None:
             await self._zookeeper.close()
+            if self._kept is not None:
+                self._kept.forget()
+
+    def is_sure(self) -> bool:
+        """Whether our session lives for certain."""
+        return self._zookeeper is not None and self._zookeeper.is_sure()
 
     def brokers(self) -> Sequence[BrokerAddress]:
         """Every broker that lives, ascending."""

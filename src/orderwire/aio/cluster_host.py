@@ -62,6 +62,10 @@ class Driver(Protocol):
         """End the session: what we were original of is free for others at once."""
         ...
 
+    def is_sure(self) -> bool:
+        """As `Cluster.is_sure`."""
+        ...
+
     def brokers(self) -> Sequence[BrokerAddress]:
         """As `Cluster.brokers`."""
         ...
@@ -168,6 +172,10 @@ class ClusterHost:
     def me(self) -> BrokerId:
         """This broker."""
         return self._me
+
+    def is_sure(self) -> bool:
+        """Whether our session lives for certain."""
+        return self.driver.is_sure()
 
     def brokers(self) -> Sequence[BrokerAddress]:
         """Every broker that lives, ascending."""

@@ -1,6 +1,7 @@
 """Becoming a member of a cluster: the driver, the internal listener, and each mode's replicas."""
 
 import secrets
+from pathlib import Path
 
 import msgspec
 
@@ -9,6 +10,7 @@ from orderwire.aio.cluster_driver import ZookeeperDriver
 from orderwire.aio.cluster_frames import Codec
 from orderwire.aio.cluster_host import ClusterHost
 from orderwire.aio.cluster_replicas import MESSAGES, open_replica
+from orderwire.aio.cluster_session import KeptSession
 from orderwire.aio.discovery_tls import Credentials
 from orderwire.aio.zookeeper_access import ZookeeperAccess
 from orderwire.aio.zookeeper_client import ClientSettings
@@ -52,8 +54,11 @@ class ClusterJoining:
         self._options = options
         self._me = BrokerId(me)
 
-    async def join(self) -> ClusterHost:
-        """Listen for the other brokers; the host goes on when the broker listens for clients."""
+    async def join(self, data: Path) -> ClusterHost:
+        """Listen for the other brokers; the host goes on when the broker listens for clients.
+
+        `data` is the broker's directory, locked: no other process is this broker.
+        """
         options = self._options
         incarnation = secrets.token_hex(8)
         driver = ZookeeperDriver(
@@ -62,6 +67,7 @@ class ClusterJoining:
             incarnation,
             client=ClientSettings(session_ns=options.session_ns),
             access=options.access,
+            kept=KeptSession(data, options.zookeeper),
         )
         host = ClusterHost(
             self._me,

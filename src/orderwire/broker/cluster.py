@@ -44,6 +44,11 @@ class Cluster(Protocol):
         """This broker."""
         ...
 
+    def is_sure(self) -> bool:
+        """Whether nobody can have taken over from us, by our own clock: this process may have been
+        stopped without noticing yet.  [S004:4.6]"""
+        ...
+
     def brokers(self) -> Sequence[BrokerAddress]:
         """Every broker that lives as far as known, ascending by id; the first counts as
         controller."""

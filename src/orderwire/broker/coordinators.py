@@ -29,7 +29,7 @@ from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply, Request, re
 from orderwire.broker.topics import Topic
 from orderwire.broker.wire.parts import FileSlice
 from orderwire.broker.wire.records import Record, build_batch, read_records
-from orderwire.kernel import NS_PER_MS, Instant
+from orderwire.kernel import NS_PER_MS, NS_PER_S, Instant
 
 if TYPE_CHECKING:
     from orderwire.broker.node import Broker
@@ -39,6 +39,9 @@ _RECORDS_PER_BATCH_MAX = 10_000
 SNAPSHOT_FROM_BYTES = 8 << 20
 """A partition of the internal topic that has become longer begins anew with a snapshot, unless
 that would be longer still."""
+RELOAD_NS = NS_PER_S
+"""What could not be kept, because too few replicas were in sync, makes a coordinator read back
+what is: after so long, and again."""
 GROUPS_CONFIGS = {
     "orderwire.mode": "active-standby",
     "retention.ms": "-1",
@@ -83,6 +86,11 @@ class Coordinator(Protocol):
     ) -> Reply | Outcome:
         """Answer once everything that was applied is kept; `failed` makes the response of when
         it is not."""
+        ...
+
+    @property
+    def is_keeping(self) -> bool:
+        """Whether something that was applied may still be lost: it is not to be told yet."""
         ...
 
 
@@ -148,6 +156,11 @@ class Alone:
         """Answer when the journal is on disk; if that fails the broker ends."""
         return reply(request, response, durable=True)
 
+    @property
+    def is_keeping(self) -> bool:
+        """What is not on disk yet is lost with this process alone, and all who asked it."""
+        return False
+
 
 class Shard:
     """The groups of one partition of the internal topic, while we are its original."""
@@ -177,6 +190,8 @@ class Shard:
         self._snapshot_at: int | None = None
         self._is_snapshot = False
         self.failed = False
+        self.again_at: Instant | None = None
+        """When it begins anew after a failure, should we still be original."""
 
     def load(self, now: Instant) -> None:
         """Read back what was kept.  Raises StorageError, RemoteProtocolError when damaged."""
@@ -243,6 +258,11 @@ class Shard:
         self._broker.park(held, Instant(now + self._broker.settings.produce_wait_ns))
         return Outcome.PENDING
 
+    @property
+    def is_keeping(self) -> bool:
+        """Whether something is not committed yet: another coordinator may not have it."""
+        return bool(self._records) or self._writing is not None
+
     # -- the partition ----------------------------------------------------------------------
 
     def _write(self, now: Instant) -> None:
@@ -278,6 +298,8 @@ class Shard:
         if isinstance(result, Refused):
             self._writing = writing
             self.fail()
+            assert self._broker.replicas is not None
+            self._broker.replicas.later(self._begin_anew_soon)
             return
         if self._is_snapshot:
             self._is_snapshot = False
@@ -286,6 +308,9 @@ class Shard:
             self._settle(held, held.good())
         assert self._broker.replicas is not None
         self._broker.replicas.later(self._go_on)
+
+    def _begin_anew_soon(self, now: Instant) -> None:
+        self.again_at = Instant(now + RELOAD_NS)
 
     def _go_on(self, now: Instant) -> None:
         """Write what came meanwhile; drop what a snapshot has made needless."""
@@ -327,7 +352,7 @@ class Shards:
     def __iter__(self) -> Iterator[Shard]:
         for index in sorted(self._shards):
             shard = self._shards[index]
-            if self._is_ours(shard) and shard.loaded:
+            if self._is_ours(shard) and shard.loaded and not shard.failed:
                 yield shard
 
     def of(self, group_id: str) -> Shard | ErrorCode:
@@ -338,7 +363,9 @@ class Shards:
         shard = self._shards.get(group_partition(group_id, topic.partitions))
         if shard is None or not self._is_ours(shard):
             return ErrorCode.NOT_COORDINATOR
-        return shard if shard.loaded else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return (
+            shard if shard.loaded and not shard.failed else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        )
 
     def recovered(self, partition: Partition, now: Instant) -> None:
         """We may write to this partition: take its groups over."""
@@ -374,20 +401,31 @@ class Shards:
 
     def next_deadline(self) -> Instant | None:
         """When `wake` is next due."""
-        due = [shard.groups.next_deadline() for shard in self._shards.values() if shard.loaded]
+        due = [
+            shard.again_at if shard.failed else shard.groups.next_deadline()
+            for shard in self._shards.values()
+            if shard.loaded or shard.failed
+        ]
         return min((when for when in due if when is not None), default=None)
 
     def wake(self, now: Instant) -> None:
         """Act on every deadline at or before `now`."""
         for index, shard in list(self._shards.items()):
-            if not self._is_ours(shard):
+            if not self._is_original(shard):
                 self._drop(index)
+            elif shard.failed:
+                if shard.again_at is not None and shard.again_at <= now:
+                    self.recovered(shard.partition, now)
             elif shard.loaded:
                 shard.apply(shard.groups.wake(now), now)
 
-    def _is_ours(self, shard: Shard) -> bool:
+    def _is_original(self, shard: Shard) -> bool:
         replica = shard.partition.replica
-        return not shard.failed and replica is not None and replica.takes_produce
+        return replica is not None and replica.takes_produce
+
+    def _is_ours(self, shard: Shard) -> bool:
+        replicas = self._broker.replicas
+        return self._is_original(shard) and replicas is not None and replicas.cluster.is_sure()
 
     def _drop(self, index: int) -> None:
         shard = self._shards.pop(index, None)

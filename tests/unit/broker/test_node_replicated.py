@@ -9,13 +9,14 @@ import pytest
 from logs import batch
 from nodes import START, decode
 
-from orderwire.broker.cluster import BrokerAddress, Done
+from orderwire.broker.cluster import GROUPS_TOPIC, BrokerAddress, Done
+from orderwire.broker.coordinators import RELOAD_NS
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log import Appended, LogConfig, MemoryStorage, PartitionLog, Refused
 from orderwire.broker.node import Broker
 from orderwire.broker.partitions import Partition
 from orderwire.broker.replicas import ReplicaOf
-from orderwire.broker.replication.effects import Advance, Answer, Effect, Effects
+from orderwire.broker.replication.effects import Advance, Answer, Effect, Effects, Note, Recovered
 from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.broker.replies import Client, Outcome, Reply
 from orderwire.broker.requests.produce_run import Run, produce_run
@@ -23,13 +24,37 @@ from orderwire.broker.settings import BrokerSettings
 from orderwire.broker.topic_config import Refusal
 from orderwire.broker.topics import Topic, TopicSettings
 from orderwire.broker.wire.apis import API_BY_KEY, ApiKey
+from orderwire.broker.wire.generated.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from orderwire.broker.wire.generated.create_topics import CreatableTopic, CreateTopicsRequest
+from orderwire.broker.wire.generated.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from orderwire.broker.wire.generated.fetch import FetchPartition, FetchRequest, FetchTopic
+from orderwire.broker.wire.generated.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from orderwire.broker.wire.generated.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
 from orderwire.broker.wire.generated.metadata import MetadataRequest, MetadataRequestTopic
+from orderwire.broker.wire.generated.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from orderwire.broker.wire.generated.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+)
 from orderwire.broker.wire.generated.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -53,6 +78,7 @@ class Puppet:
         self.assigned_end = 0
         self.asked: list[tuple[int, int, int]] = []
         self.forgotten: list[int] = []
+        self.records: list[bytearray] = []
         self.wishes = 0
         self.at_once: Appended | Refused | None = None
 
@@ -60,6 +86,7 @@ class Puppet:
         self, token: int, connection: int, records: Any, acks: int, now: Instant
     ) -> Effects:
         self.asked.append((token, connection, acks))
+        self.records.append(bytearray(records))
         return [] if self.at_once is None else [Answer(token, self.at_once)]
 
     def forget(self, token: int) -> None:
@@ -95,6 +122,10 @@ class Alone:
         self.of = view
         self.alive = list(ALL)
         self.made: list[tuple[Topic, Done]] = []
+        self.sure = True
+
+    def is_sure(self) -> bool:
+        return self.sure
 
     def brokers(self) -> list[BrokerAddress]:
         return [BrokerAddress(one, f"host{one}", 9092) for one in self.alive]
@@ -117,13 +148,13 @@ class Alone:
         raise AssertionError
 
     def carry_out(self, topic: Topic, index: int, effect: Effect) -> None:
-        raise AssertionError(effect)
+        assert isinstance(effect, Note), effect
 
 
 class World:
     """Broker 0 of three, with one partition of topic t."""
 
-    def __init__(self, mode: str = "active-active", original: int = 0) -> None:
+    def __init__(self, mode: str = "active-active", original: int = 0, topic: str = "t") -> None:
         view = PartitionView(3, BrokerId(original), ALL, 5, ALL)
         self.now = START
         self.cluster = Alone(view)
@@ -145,11 +176,12 @@ class World:
             cluster=self.cluster,
             open_replica=opened,
         )
-        self.broker.topic_changed(Topic("t", ID, 1, {"orderwire.mode": mode}, (ALL,)), self.now)
+        self.topic = topic
+        self.broker.topic_changed(Topic(topic, ID, 1, {"orderwire.mode": mode}, (ALL,)), self.now)
 
     @property
     def partition(self) -> Partition:
-        found = self.broker.partition("t", 0)
+        found = self.broker.partition(self.topic, 0)
         assert found is not None
         return found
 
@@ -486,3 +518,101 @@ def test_a_missing_topic_is_made_once() -> None:
     topic, done = world.cluster.made[0]
     assert topic.replicas == (ALL,)
     done(None)
+
+
+class Groups(World):
+    """Broker 0 coordinates every group."""
+
+    def __init__(self) -> None:
+        super().__init__("active-standby", topic=GROUPS_TOPIC)
+        self.tell(Note(Recovered(3, 0)))
+
+    def commit(self, offset: int) -> int:
+        """Commit for group g; the topic that is committed to is the only one there is."""
+        place = [OffsetCommitRequestPartition(0, offset, -1, None)]
+        body = OffsetCommitRequest("g", topics=[OffsetCommitRequestTopic(GROUPS_TOPIC, place)])
+        return self.send(ApiKey.OFFSET_COMMIT, 8, body)[0]
+
+    def ask(self) -> tuple[int, Any]:
+        body = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)])
+        return self.send(ApiKey.OFFSET_FETCH, 8, body)
+
+    def keep(self) -> None:
+        """What is written last becomes part of the log, and is committed."""
+        self.replica.log.append(self.replica.records.pop(), 3, 0)
+        self.tell(Advance(self.replica.log.end_offset))
+        self.tell(Answer(self.replica.asked[-1][0], Appended(0, 0)))
+
+    @staticmethod
+    def committed(reply: Any) -> int:
+        group = decode(ApiKey.OFFSET_FETCH, 8, reply).groups[0]
+        if group.error_code:
+            return -int(group.error_code)
+        return int(group.topics[0].partitions[0].committed_offset) if group.topics else -1
+
+
+def test_groups_are_taken_up_again_after_too_few_replicas_were_in_sync() -> None:
+    world = Groups()
+    token = world.commit(10)
+    world.keep()
+    answer = decode(ApiKey.OFFSET_COMMIT, 8, world.late[token])
+    assert answer.topics[0].partitions[0].error_code == 0
+    token = world.commit(20)
+    refusal = Refused(ErrorCode.NOT_ENOUGH_REPLICAS, "one is left")
+    world.tell(Answer(world.replica.asked[-1][0], refusal))
+    answer = decode(ApiKey.OFFSET_COMMIT, 8, world.late[token])
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.NOT_COORDINATOR
+    assert world.committed(world.ask()[1]) == -ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    deadline = world.broker.next_deadline()
+    assert deadline <= world.now + RELOAD_NS
+    world.wait(RELOAD_NS)
+    assert world.committed(world.ask()[1]) == 10
+    token = world.commit(30)
+    world.keep()
+    assert world.committed(world.ask()[1]) == 30
+
+
+def test_an_offset_is_told_when_no_other_coordinator_can_lack_it() -> None:
+    world = Groups()
+    world.commit(10)
+    token, done = world.ask()
+    assert done is Outcome.PENDING
+    assert token not in world.late
+    world.keep()
+    assert world.committed(world.late[token]) == 10
+
+
+def test_who_may_have_been_overtaken_coordinates_nothing() -> None:
+    world = Groups()
+    world.commit(10)
+    world.keep()
+    world.cluster.sure = False
+    assert world.committed(world.ask()[1]) == -ErrorCode.NOT_COORDINATOR
+    world.cluster.sure = True
+    assert world.committed(world.ask()[1]) == 10
+
+
+def test_clients_do_not_touch_what_keeps_the_groups() -> None:
+    world = Groups()
+    grow = CreatePartitionsRequest([CreatePartitionsTopic(GROUPS_TOPIC, 9, None)], 1_000)
+    answer = decode(ApiKey.CREATE_PARTITIONS, 2, world.send(ApiKey.CREATE_PARTITIONS, 2, grow)[1])
+    assert answer.results[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    forget = DeleteRecordsRequest(
+        [DeleteRecordsTopic(GROUPS_TOPIC, [DeleteRecordsPartition(0, -1)])], 1_000
+    )
+    answer = decode(ApiKey.DELETE_RECORDS, 2, world.send(ApiKey.DELETE_RECORDS, 2, forget)[1])
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    alter = IncrementalAlterConfigsRequest(
+        [AlterConfigsResource(2, GROUPS_TOPIC, [AlterableConfig("retention.ms", 0, "1")])]
+    )
+    key = ApiKey.INCREMENTAL_ALTER_CONFIGS
+    answer = decode(key, 1, world.send(key, 1, alter)[1])
+    assert answer.responses[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    world = World()
+    make = CreateTopicsRequest([CreatableTopic(GROUPS_TOPIC, 1, 1)], 1_000)
+    answer = decode(ApiKey.CREATE_TOPICS, 5, world.send(ApiKey.CREATE_TOPICS, 5, make)[1])
+    assert answer.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    world.send(ApiKey.METADATA, 9, MetadataRequest([MetadataRequestTopic(name=GROUPS_TOPIC)]))
+    made = world.cluster.made[0][0]
+    assert made.partitions == world.broker.settings.group_partitions
+    assert made.configs["orderwire.mode"] == "active-standby"

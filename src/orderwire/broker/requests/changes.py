@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from zlib import crc32
 
 import msgspec
 
-from orderwire.broker.cluster import Done, placed
+from orderwire.broker.cluster import GROUPS_TOPIC, Done, placed
+from orderwire.broker.coordinators import GROUPS_CONFIGS
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.replication.view import BrokerId
 from orderwire.broker.replies import Outcome, Reply, Request, reply
@@ -153,20 +154,28 @@ def with_replicas(
     return msgspec.structs.replace(topic, replicas=topic.replicas + spread)
 
 
-def made_by_itself(
-    broker: "Broker", name: str, now: Instant, partitions: int = -1, configs: Any = None
-) -> Topic | Refusal:
+def of_the_cluster(broker: "Broker", name: str) -> Refusal | None:
+    """Refuse what a client wants to do to the topic that keeps the groups: they would be lost."""
+    if broker.replicas is None or name != GROUPS_TOPIC:
+        return None
+    return Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "the cluster's own topic")
+
+
+def made_by_itself(broker: "Broker", name: str, now: Instant) -> Topic | Refusal:
     """Make a topic because somebody asks for it.
 
     In a cluster that takes time: it is begun, and the client is told to ask again.
     """
     replicas = broker.replicas
     if replicas is None:
-        made = broker.topics.create(name, partitions, configs or {})
+        made = broker.topics.create(name, -1, {})
         if isinstance(made, Topic):
             broker.open_partitions(made, now)
         return made
-    checked = broker.topics.create(name, partitions, configs or {}, dry_run=True)
+    partitions, configs = -1, dict[str, str]()
+    if name == GROUPS_TOPIC:
+        partitions, configs = broker.settings.group_partitions, GROUPS_CONFIGS
+    checked = broker.topics.create(name, partitions, configs, dry_run=True)
     if isinstance(checked, Refusal):
         return checked
     topic = with_replicas(broker, checked, -1)

@@ -5,7 +5,6 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from orderwire.broker.cluster import GROUPS_TOPIC, BrokerAddress, group_partition, named_leader
-from orderwire.broker.coordinators import GROUPS_CONFIGS
 from orderwire.broker.error_codes import RETRIED_AT_ONCE, ErrorCode
 from orderwire.broker.partitions import LEADER_EPOCH
 from orderwire.broker.replicas import Replicas, mode_of
@@ -305,7 +304,7 @@ def _original_for(broker: "Broker", replicas: Replicas, group_id: str, now: Inst
     """Return who coordinates a group; the first question makes the internal topic."""
     topic = broker.topics.get(GROUPS_TOPIC)
     if topic is None:
-        made_by_itself(broker, GROUPS_TOPIC, now, broker.settings.group_partitions, GROUPS_CONFIGS)
+        made_by_itself(broker, GROUPS_TOPIC, now)
         return None
     view = replicas.cluster.view(topic, group_partition(group_id, topic.partitions))
     return None if view is None else view.original

@@ -9,7 +9,7 @@ import msgspec
 
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.replies import Outcome, Reply, Request, reply
-from orderwire.broker.requests.changes import Part, carried_out
+from orderwire.broker.requests.changes import Part, carried_out, of_the_cluster
 from orderwire.broker.requests.permission import Operation as Permitted
 from orderwire.broker.requests.permission import may_cluster, may_topic
 from orderwire.broker.topic_config import TOPIC_KEYS, ConfigSource, ConfigType, Refusal
@@ -214,6 +214,7 @@ def incremental_alter_configs(broker: "Broker", request: Request, now: Instant) 
     asked = request.body.resources
     parts: list[Part] = [
         _may_not(broker, request, Permitted.ALTER_CONFIGS, ask.resource_type, ask.resource_name)
+        or of_the_cluster(broker, ask.resource_name)
         or _altered(broker, ask, dry_run=request.body.validate_only)
         for ask in asked
     ]

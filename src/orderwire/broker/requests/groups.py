@@ -260,23 +260,50 @@ def offset_fetch(broker: "Broker", request: Request, now: Instant) -> Reply | Ou
     """Tell how far groups have read."""
     body = request.body
     if request.version >= 8:
-        groups = [_fetched_group(broker, request, group) for group in body.groups]
+        groups: list[OffsetFetchResponseGroup] = []
+        keeping: Coordinator | None = None
+        for group in body.groups:
+            answer = _fetched_group(broker, request, group)
+            at = broker.coordinator(group.group_id)
+            if not answer.error_code and not isinstance(at, ErrorCode) and at.is_keeping:
+                if keeping is not None and at is not keeping:  # one can be waited for
+                    error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+                    answer = OffsetFetchResponseGroup(group.group_id, error_code=error)
+                else:
+                    keeping = at
+            groups.append(answer)
+        if keeping is not None:
+            return keeping.kept(
+                request,
+                OffsetFetchResponse(groups=groups),
+                lambda error: OffsetFetchResponse(
+                    groups=[
+                        OffsetFetchResponseGroup(group.group_id, error_code=error)
+                        for group in body.groups
+                    ]
+                ),
+                now,
+            )
         hasty = any(group.error_code in RETRIED_AT_ONCE for group in groups)
         delay_ns = RETRY_DELAY_NS if hasty else 0
         return reply(request, OffsetFetchResponse(groups=groups), delay_ns=delay_ns)
     at = _coordinator(broker, request, Operation.DESCRIBE, body.group_id)
-    if isinstance(at, ErrorCode):
+
+    def failed(error: ErrorCode) -> OffsetFetchResponse:
         asked = [
             OffsetFetchResponseTopic(
                 topic.name,
                 [
-                    OffsetFetchResponsePartition(index, -1, -1, "", at)
+                    OffsetFetchResponsePartition(index, -1, -1, "", error)
                     for index in topic.partition_indexes
                 ],
             )
             for topic in body.topics or ()
         ]
-        return _elsewhere(request, OffsetFetchResponse(topics=asked, error_code=at))
+        return OffsetFetchResponse(topics=asked, error_code=error)
+
+    if isinstance(at, ErrorCode):
+        return _elsewhere(request, failed(at))
     kept = _seen(broker, request, at.groups.offsets_of(body.group_id))
     if body.topics is None:
         wanted = _all_topics(kept)
@@ -289,7 +316,8 @@ def offset_fetch(broker: "Broker", request: Request, now: Instant) -> Reply | Ou
             for index in indexes
         ]
         topics.append(OffsetFetchResponseTopic(name, found))
-    return reply(request, OffsetFetchResponse(topics=topics))
+    response = OffsetFetchResponse(topics=topics)
+    return at.kept(request, response, failed, now) if at.is_keeping else reply(request, response)
 
 
 def _seen(

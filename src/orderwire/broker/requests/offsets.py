@@ -8,7 +8,7 @@ from orderwire.broker.log import Refused, TimedOffset
 from orderwire.broker.partitions import Partition
 from orderwire.broker.replication.settings import Mode
 from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply, Request, reply
-from orderwire.broker.requests.changes import Part, carried_out
+from orderwire.broker.requests.changes import Part, carried_out, of_the_cluster
 from orderwire.broker.requests.permission import Operation, may_topic
 from orderwire.broker.topic_config import Refusal
 from orderwire.broker.wire.generated.delete_records import (
@@ -154,7 +154,7 @@ def delete_records(broker: "Broker", request: Request, now: Instant) -> Reply | 
     ]
     starts: dict[tuple[str, int], int] = {}
     parts = [
-        _deletion(broker, *one, starts, now)
+        of_the_cluster(broker, one[0]) or _deletion(broker, *one, starts, now)
         if may_topic(broker, request, Operation.DELETE, one[0])
         else Refusal(_MAY_NOT, "")
         for one in asked

@@ -3,10 +3,15 @@
 from functools import partial
 from typing import TYPE_CHECKING
 
-from orderwire.broker.cluster import GROUPS_TOPIC
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.replies import Outcome, Reply, Request
-from orderwire.broker.requests.changes import Part, carried_out, creation, with_replicas
+from orderwire.broker.requests.changes import (
+    Part,
+    carried_out,
+    creation,
+    of_the_cluster,
+    with_replicas,
+)
 from orderwire.broker.requests.permission import (
     Operation,
     may_create,
@@ -53,7 +58,7 @@ def create_topics(broker: "Broker", request: Request, now: Instant) -> Reply | O
         elif not may_create(broker, request, one.name):
             made = _may_not(one.name)
         else:
-            made = _checked(broker, one)
+            made = of_the_cluster(broker, one.name) or _checked(broker, one)
         checked.append(made)
         if isinstance(made, Refusal):
             parts.append(made)
@@ -169,8 +174,9 @@ def delete_topics(broker: "Broker", request: Request, now: Instant) -> Reply | O
             named.append((ask.name, bytes(ask.topic_id)))
             continue
         named.append((topic.name, topic.topic_id))
-        if topic.name == GROUPS_TOPIC and broker.replicas is not None:
-            parts.append(Refusal(ErrorCode.INVALID_TOPIC_EXCEPTION, "the cluster's own topic"))
+        refusal = of_the_cluster(broker, topic.name)
+        if refusal is not None:
+            parts.append(refusal)
             continue
         if broker.replicas is not None:
             parts.append(partial(broker.replicas.cluster.delete, topic))
@@ -203,7 +209,7 @@ def create_partitions(broker: "Broker", request: Request, now: Instant) -> Reply
         elif not may_topic(broker, request, Operation.ALTER, one.name):
             grown = _may_not(one.name)
         else:
-            grown = _grown(broker, one)
+            grown = of_the_cluster(broker, one.name) or _grown(broker, one)
         if isinstance(grown, Refusal):
             parts.append(grown)
         elif body.validate_only:
