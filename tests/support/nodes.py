@@ -73,8 +73,8 @@ class Node:
 
     def collect(self) -> None:
         """Take the replies that have become possible."""
-        while self.broker.has_ready:
-            self.late.update(self.broker.ready())
+        while self.broker.parked.has_ready:
+            self.late.update(self.broker.parked.ready())
 
     def advance(self, ns: int) -> None:
         """Let time pass."""

@@ -21,7 +21,8 @@ from orderwire.aio.clock import GroupClock
 from orderwire.aio.cluster_host import ClusterHost
 from orderwire.broker.flush import Flush
 from orderwire.broker.log import Storage, StorageError
-from orderwire.broker.node import Aside, Broker, Commit
+from orderwire.broker.node import Broker, Commit
+from orderwire.broker.parked import Aside
 from orderwire.broker.replicas import OpenReplica, ReplicaOf
 from orderwire.broker.replication.replica import Replica
 from orderwire.broker.replies import Reply
@@ -339,7 +340,7 @@ class BrokerServer:
     def forget(self, slot: Slot) -> None:
         """Drop a parked request whose connection is gone."""
         if self._parked.pop(slot.token, None) is not None:
-            self.broker.forget(slot.token)
+            self.broker.parked.forget(slot.token)
 
     def fill_later(self, slot: Slot, reply: Reply) -> None:
         """Send a reply that is held back, so that its client does not spin."""
@@ -354,10 +355,10 @@ class BrokerServer:
     def after_turn(self) -> None:
         """Answer what has become possible, and keep the timer right."""
         broker = self.broker
-        for aside in broker.take_asides():
+        for aside in broker.parked.take_asides():
             self._look_aside(aside)
-        while broker.has_ready:
-            for token, reply in broker.ready():
+        while broker.parked.has_ready:
+            for token, reply in broker.parked.ready():
                 slot = self._parked.pop(token)
                 if reply.delay_ns:
                     self.fill_later(slot, reply)
@@ -377,7 +378,7 @@ class BrokerServer:
 
         def found(done: "asyncio.Future[bool]") -> None:
             if not done.cancelled():
-                self.broker.aside_done(aside, done.result())
+                self.broker.parked.aside_done(aside, done.result())
                 self.after_turn()
 
         future.add_done_callback(found)

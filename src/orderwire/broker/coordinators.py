@@ -140,7 +140,7 @@ class Alone:
 
     def expect(self, request: Request) -> None:
         """Keep a join or sync until an effect answers it."""
-        self._broker.park_group(request)
+        self._broker.parked.expect(request)
 
     def apply(self, effects: GroupEffects, now: Instant) -> None:
         """Write and answer what the rules say, in their order."""
@@ -216,14 +216,14 @@ class Shard:
     def expect(self, request: Request) -> None:
         """Keep a join or sync until an effect answers it."""
         self._expected[request.token] = request
-        self._broker.park_group(request)
+        self._broker.parked.expect(request)
 
     def apply(self, effects: GroupEffects, now: Instant) -> None:
         """Write and answer what the rules say, in their order."""
         for effect in effects:
             if isinstance(effect, Answer):
                 request = self._expected.pop(effect.token, None)
-                if request is not None and self._broker.is_parked(effect.token):
+                if request is not None and effect.token in self._broker.parked:
                     self._answer(request, effect)
             else:
                 self._records.append(effect.record)
@@ -236,7 +236,7 @@ class Shard:
         elif self._writing is not None:
             self._writing.append(held)
         else:
-            self._broker.answer_parked(request.token, held.good())
+            self._broker.parked.answer(request.token, held.good())
 
     def kept(
         self,
@@ -255,7 +255,7 @@ class Shard:
             self._writing.append(held)
         else:
             return held.good()
-        self._broker.park(held, Instant(now + self._broker.settings.produce_wait_ns))
+        self._broker.parked.park(held, Instant(now + self._broker.settings.produce_wait_ns))
         return Outcome.PENDING
 
     @property
@@ -322,7 +322,7 @@ class Shard:
         self._write(now)
 
     def _settle(self, held: _Held, done: Reply) -> None:
-        self._broker.answer_parked(held.token, done)
+        self._broker.parked.answer(held.token, done)
 
     def fail(self) -> None:
         """Tell everybody to look for the coordinator again: it is not us, or not any more."""

@@ -1,15 +1,12 @@
 """One broker, without I/O: it decodes requests, acts on logs and groups, and encodes replies.
 
-The runtime feeds it frames and the time, sends what it returns, asks for `ready` replies after
-every call, runs `Commit`s in a worker thread, and wakes it at `next_deadline`.
+The runtime feeds it frames and the time, sends what it returns, asks for `parked.ready` replies
+after every call, runs `Commit`s in a worker thread, and wakes it at `next_deadline`.
 """
 
-import heapq
 from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from struct import Struct
-
-import msgspec
 
 from orderwire.broker.cluster import Cluster
 from orderwire.broker.coordinators import Alone, Coordinator, Shards
@@ -27,7 +24,8 @@ from orderwire.broker.log import (
     StorageError,
     SyncJob,
 )
-from orderwire.broker.partitions import Parked, Partition
+from orderwire.broker.parked import ParkedRequests
+from orderwire.broker.partitions import Partition
 from orderwire.broker.producer_ids import ProducerIds
 from orderwire.broker.replicas import OpenReplica, Replicas
 from orderwire.broker.replication.replica import SyncWork
@@ -48,8 +46,6 @@ _HEAD = Struct(">hhih")
 """API key, version, correlation id, length of the client id (-1: none)."""
 _PRODUCE = int(ApiKey.PRODUCE)
 _BEFORE_LOGIN = (ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
-_STALE_DEADLINES_MAX = 1_024
-"""Deadlines of requests that were answered before, beside those of twice the parked ones."""
 _PLAIN_REQUEST_BYTES_MAX = 4 << 20
 """Longest request without record batches: decoded, it takes up to 50 times that in objects."""
 
@@ -88,14 +84,6 @@ class Commit:
             self._journal.sync()
         if self._snapshot is not None:
             self._journal.replace(self._snapshot)
-
-
-class Aside(msgspec.Struct, frozen=True):
-    """Something that takes long, and the answer that follows from it."""
-
-    token: int
-    job: Callable[[], bool]
-    then: Callable[[bool], Reply]
 
 
 class Broker:
@@ -140,11 +128,7 @@ class Broker:
         self._journal = Journal(files)
         self._journal_pending: list[bytes] = []
         self._dirty: dict[Partition, None] = {}
-        self._parked: dict[int, Request | Parked] = {}
-        self._asides: list[Aside] = []
-        self._deadlines: list[tuple[Instant, int]] = []
-        self._woken: dict[int, Parked] = {}
-        self._ready: list[tuple[int, Reply]] = []
+        self.parked = ParkedRequests(self)
         self._next_retention = Instant(now + settings.retention_check_ns)
         self._next_checkpoint = Instant(now + settings.checkpoint_ns)
         for topic in self.topics:
@@ -217,34 +201,12 @@ class Broker:
         at = body_at(data, version, length) if key == _PRODUCE else None
         return None if at is None else produce_shape(data, at, version)
 
-    def ready(self) -> list[tuple[int, Reply]]:
-        """Return replies to parked requests that have become possible, and forget them."""
-        while self._woken:
-            woken, self._woken = self._woken, {}
-            for token, parked in woken.items():
-                if self._parked.get(token) is parked:
-                    done = parked.attempt(self, at_deadline=False)
-                    if done is not None:
-                        self.finish(parked, done)
-        ready, self._ready = self._ready, []
-        return ready
-
-    @property
-    def has_ready(self) -> bool:
-        """Whether `ready` may return something."""
-        return bool(self._ready or self._woken)
-
-    def forget(self, token: int) -> None:
-        """Drop a parked request whose connection is gone."""
-        parked = self._parked.pop(token, None)
-        if parked is not None and not isinstance(parked, Request):
-            parked.leave()
-
     def next_deadline(self) -> Instant:
         """When `wake` is next due."""
         due = min(self._next_retention, self._next_checkpoint)
-        if self._deadlines:
-            due = min(due, self._deadlines[0][0])
+        of_parked = self.parked.next_deadline()
+        if of_parked is not None:
+            due = min(due, of_parked)
         of_replicas = None if self.replicas is None else self.replicas.next_deadline()
         if of_replicas is not None:
             due = min(due, of_replicas)
@@ -255,13 +217,7 @@ class Broker:
         """Act on every deadline at or before `now`."""
         if self.replicas is not None:
             self.replicas.wake(now)
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, token = heapq.heappop(self._deadlines)
-            parked = self._parked.get(token)
-            if parked is not None and not isinstance(parked, Request):
-                done = parked.attempt(self, at_deadline=True)
-                assert done is not None, "at its deadline a request is answered with what there is"
-                self.finish(parked, done)
+        self.parked.wake(now)
         if self.shards is not None:
             self.shards.wake(now)
         else:
@@ -278,41 +234,6 @@ class Broker:
 
     # -- for the handlers -------------------------------------------------------------------
 
-    def park(self, parked: Parked, deadline: Instant) -> None:
-        """Keep a request until it can be answered, at most until its deadline."""
-        self._parked[parked.token] = parked
-        heapq.heappush(self._deadlines, (deadline, parked.token))
-        if len(self._deadlines) > _STALE_DEADLINES_MAX + 2 * len(self._parked):
-            self._deadlines = [each for each in self._deadlines if each[1] in self._parked]
-            heapq.heapify(self._deadlines)
-
-    def finish(self, parked: Parked, done: Reply) -> None:
-        """Answer a request that was parked; later calls for it do nothing."""
-        if self._parked.pop(parked.token, None) is not None:
-            parked.leave()
-            self._ready.append((parked.token, done))
-
-    def check_aside(
-        self, request: Request, job: Callable[[], bool], then: Callable[[bool], Reply]
-    ) -> None:
-        """Keep a request until another thread has found out what would hold this one up."""
-        self._parked[request.token] = msgspec.structs.replace(request, body=None)
-        self._asides.append(Aside(request.token, job, then))
-
-    def take_asides(self) -> list["Aside"]:
-        """Return the jobs for another thread; `aside_done` must follow each."""
-        asides, self._asides = self._asides, []
-        return asides
-
-    def aside_done(self, aside: "Aside", result: bool) -> None:
-        """Answer the request that a job was for, unless its connection is gone."""
-        if self._parked.pop(aside.token, None) is not None:
-            self._ready.append((aside.token, aside.then(result)))
-
-    def park_group(self, request: Request) -> None:
-        """Keep a join or sync until the coordinator answers it."""
-        self._parked[request.token] = msgspec.structs.replace(request, body=None)
-
     def coordinator(self, group_id: str) -> Coordinator | ErrorCode:
         """Return what keeps a group, or why it is not here."""
         return self._alone if self.shards is None else self.shards.of(group_id)
@@ -320,15 +241,6 @@ class Broker:
     def coordinators(self) -> Sequence[Coordinator]:
         """Everything here that keeps groups."""
         return (self._alone,) if self.shards is None else tuple(self.shards)
-
-    def is_parked(self, token: int) -> bool:
-        """Whether a parked request still waits."""
-        return token in self._parked
-
-    def answer_parked(self, token: int, done: Reply) -> None:
-        """Answer a parked request, if it still waits."""
-        if self._parked.pop(token, None) is not None:
-            self._ready.append((token, done))
 
     def groups_recovered(self, partition: Partition, now: Instant) -> None:
         """We may write to a partition of the internal topic."""
@@ -360,15 +272,14 @@ class Broker:
             self._write_journal()
 
     def _answer(self, answer: Answer, *, durable: bool) -> None:
-        request = self._parked.pop(answer.token, None)
+        request = self.parked.expected(answer.token)
         if request is None:  # its connection is gone
             return
-        assert isinstance(request, Request)
         if isinstance(answer.result, JoinResult):
             done = reply(request, join_response(request, answer.result), durable=durable)
         else:
             done = reply(request, sync_response(answer.result), durable=durable)
-        self._ready.append((answer.token, done))
+        self.parked.answer(answer.token, done)
 
     def _write_journal(self) -> None:
         self._journal.append(b"".join(self._journal_pending))
@@ -442,7 +353,7 @@ class Broker:
         """Close and delete the logs of a deleted topic; fetches that wait for it are answered."""
         for partition in self._partitions.pop(topic.name, []):
             if partition is not None:
-                self._woken.update(partition.waiting)
+                self.parked.look_again(partition.waiting)
                 self._dirty.pop(partition, None)
                 partition.close()
         self._remove_logs(topic)
@@ -497,7 +408,7 @@ class Broker:
         if end > partition.high_watermark:
             partition.high_watermark = end
             if partition.waiting:
-                self._woken.update(partition.waiting)
+                self.parked.look_again(partition.waiting)
 
     # -- group commit -----------------------------------------------------------------------
 

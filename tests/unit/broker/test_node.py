@@ -370,7 +370,7 @@ def test_forgotten_fetch_is_not_answered() -> None:
     node = Node(FAST)
     node.create("t")
     token, _ = node.send(ApiKey.FETCH, 12, fetch_request("t", [(0, 0)], wait_ms=500))
-    node.broker.forget(token)
+    node.broker.parked.forget(token)
     node.produce("t", batch(b"a"))
     node.advance(ms(1000))
     assert token not in node.late

@@ -205,7 +205,7 @@ class World:
         return self._token, done
 
     def take(self) -> None:
-        self.late.update(self.broker.ready())
+        self.late.update(self.broker.parked.ready())
 
     def tell(self, *effects: Effect) -> None:
         assert self.broker.replicas is not None
@@ -377,7 +377,7 @@ def test_a_request_that_is_answered_too_late_is_forgotten(places: int) -> None:
 def test_a_connection_that_ends_forgets_what_it_asked_for() -> None:
     world = World()
     token, _ = world.send(ApiKey.PRODUCE, 9, produce())
-    world.broker.forget(token)
+    world.broker.parked.forget(token)
     assert world.replica.forgotten == [world.replica.asked[0][0]]
     world.tell(Answer(world.replica.asked[0][0], Appended(0, 0)))
     assert not world.late

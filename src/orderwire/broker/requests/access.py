@@ -82,7 +82,7 @@ def sasl_authenticate(broker: "Broker", request: Request, now: Instant) -> Reply
     if isinstance(result, CheckAside):
         guard = broker.guard
         assert guard is not None
-        broker.check_aside(
+        broker.parked.check_aside(
             request, partial(guard.accounts.is_right, result.login), partial(_checked, request)
         )
         return Outcome.PARKED

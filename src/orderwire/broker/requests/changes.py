@@ -74,7 +74,7 @@ class Changing:
         self._results[position] = refusal
         done = self.reply()
         if done is not None and self._begun:
-            self._broker.finish(self, done)
+            self._broker.parked.finish(self, done)
 
     def attempt(self, broker: "Broker", *, at_deadline: bool) -> Reply | None:
         """Answer what is not done with a timeout."""
@@ -100,7 +100,7 @@ def carried_out(
     if done is not None:
         return done
     wait_ns = min(max(timeout_ms, 1) * NS_PER_MS, _WAIT_MAX_NS)
-    broker.park(changing, Instant(now + wait_ns))
+    broker.parked.park(changing, Instant(now + wait_ns))
     return Outcome.PARKED
 
 

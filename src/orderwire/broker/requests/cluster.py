@@ -325,7 +325,7 @@ def init_producer_id(broker: "Broker", request: Request, now: Instant) -> Reply 
     if waiting.done is not None:
         return waiting.done
     waiting.parked = True
-    broker.park(waiting, Instant(now + _PRODUCER_ID_WAIT_NS))
+    broker.parked.park(waiting, Instant(now + _PRODUCER_ID_WAIT_NS))
     return Outcome.PARKED
 
 
@@ -349,7 +349,7 @@ class _ProducerIdWaiting:
         else:
             self.done = reply(self._request, InitProducerIdResponse(producer_id=result))
         if self.parked:
-            self._broker.finish(self, self.done)
+            self._broker.parked.finish(self, self.done)
 
     def attempt(self, broker: "Broker", *, at_deadline: bool) -> Reply | None:
         if at_deadline and self.done is None:

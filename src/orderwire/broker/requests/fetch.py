@@ -40,7 +40,7 @@ def fetch(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
     if done is not None:
         return done
     plan.join()
-    broker.park(plan, Instant(now + wait_ns))
+    broker.parked.park(plan, Instant(now + wait_ns))
     plan.want(broker, now)
     return Outcome.PARKED
 

@@ -97,7 +97,7 @@ def produce(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome
     if waiting.missing:
         waiting.complete = True
         wait_ns = min(max(body.timeout_ms, 1) * NS_PER_MS, broker.settings.produce_wait_max_ns)
-        broker.park(waiting, Instant(now + wait_ns))
+        broker.parked.park(waiting, Instant(now + wait_ns))
         return Outcome.PENDING
     if broker.replicas is not None:
         return waiting.reply()
@@ -184,7 +184,7 @@ def produce_single(
         if waiting.done is not None:
             return waiting.done
         waiting.parked = True
-        broker.park(waiting, Instant(now + broker.settings.produce_wait_ns))
+        broker.parked.park(waiting, Instant(now + broker.settings.produce_wait_ns))
         return Outcome.PENDING
     try:
         done = partition.log.append(records, LEADER_EPOCH, now // NS_PER_MS)

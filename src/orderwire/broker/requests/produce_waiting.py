@@ -87,7 +87,7 @@ class ProduceWaiting:
         self._asked.pop(position, None)
         self._missing -= 1
         if self._missing == 0 and self.complete:
-            self._broker.finish(self, self.reply())
+            self._broker.parked.finish(self, self.reply())
 
     def reply(self) -> Reply:
         """Encode what there is."""
@@ -163,7 +163,7 @@ class SingleWaiting:
         self._number = None
         self.done = self._encoded(result)
         if self.parked:
-            self._broker.finish(self, self.done)
+            self._broker.parked.finish(self, self.done)
 
     def attempt(self, broker: "Broker", *, at_deadline: bool) -> Reply | None:
         """Answer with a timeout."""
