@@ -6,7 +6,7 @@ Pure book-keeping; `active_active_rounds` says what to do when.
 import msgspec
 
 from orderwire.broker.replication.active_active_messages import Held, Pull
-from orderwire.broker.replication.spans import Span, common, missing, union
+from orderwire.broker.replication.spans import Span, common, missing, union, without
 from orderwire.broker.replication.view import BrokerId
 from orderwire.kernel import Instant
 
@@ -93,8 +93,7 @@ class Round:
                     break
                 found = common(lacking, have[source])
                 wanted += [(source, first, end) for first, end in found]
-                taken = union(found)
-                lacking = [gap for span in lacking for gap in missing(*span, taken)]
+                lacking = without(lacking, union(found))
             assert not lacking, f"{member} lacks {lacking}, which nobody has"
             pulls[member] = sorted(wanted, key=lambda pull: pull[1])
         return Plan(seals, pulls)

@@ -169,7 +169,7 @@ class Rounds:
         if any(now < each.until for each in self._joining.values()):
             return False
         period = self._ended_at + self.settings.sync_interval_ns
-        return self.original.round_wanted or now >= period
+        return self.original.round_wanted or now >= period or self._drain_end is not None
 
     # Opening.
 
@@ -181,8 +181,14 @@ class Rounds:
         if self.settings.coordination is Coordination.RPC:
             return True
         if self._drain_end is None:
-            self._drain_end = self.original.round_end()
+            self._drain_end = self._take_end()
         return self.original.answered_below(self._drain_end)
+
+    def _take_end(self) -> int:
+        """Where the next round ends.  Who wants one from now on wants another."""
+        end = self.original.round_end()
+        self.original.round_wanted = end < self.original.next_offset
+        return end
 
     def closers(self) -> tuple[BrokerId, ...]:
         """Who has to promise, and to be done: the whole in-sync set.  [R6, R7]"""
@@ -190,11 +196,11 @@ class Rounds:
 
     def _open(self, *, recovery: bool, now: Instant) -> None:
         self._number += 1
-        self.original.round_wanted = False
         end = -1
-        if not recovery:
-            end = self._drain_end or self.original.round_end()
-            self.original.round_wanted = end < self.original.next_offset
+        if recovery:
+            self.original.round_wanted = False
+        else:
+            end = self._take_end() if self._drain_end is None else self._drain_end
             self._drain_end = None
         self.round = running = Round(
             self._number, self.files.committed, end, self.closers(), recovery=recovery

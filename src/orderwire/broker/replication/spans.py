@@ -52,3 +52,22 @@ def common(one: Iterable[Span], other: Iterable[Span]) -> list[Span]:
         else:
             j += 1
     return found
+
+
+def without(spans: Iterable[Span], taken: Iterable[Span]) -> list[Span]:
+    """What is in the first and not in the other; each is sorted and does not overlap itself."""
+    left: list[Span] = []
+    others = list(taken)
+    at = 0
+    for first, end in spans:
+        while at < len(others) and others[at][1] <= first:
+            at += 1
+        behind = at
+        while behind < len(others) and others[behind][0] < end:
+            if others[behind][0] > first:
+                left.append((first, others[behind][0]))
+            first = others[behind][1]
+            behind += 1
+        if first < end:
+            left.append((first, end))
+    return left
