@@ -1,6 +1,7 @@
 """The parameters of one run of an ordering algorithm, flat, and the run itself; rows of any kind.
 
-`DiscoveryConfig` is the other kind.  Both have `algorithm`, `cost`, `check()` and `measure(seed)`.
+`DiscoveryConfig` and `ReplicationConfig` are the other kinds.  All have `algorithm`, `cost`,
+`check()` and `measure(seed)`.
 """
 
 import time
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 import orderwire
 from orderwire.kernel import ms
 from orderwire.lab.discovery_config import DiscoveryConfig
+from orderwire.lab.replication_config import ReplicationConfig
 from orderwire.ordering.catalog import ALGORITHMS, algorithm
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.sim.clocks import ClockSettings
@@ -199,12 +201,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return _means(measure(plan, algorithm(self.algorithm), seed, timer=timer), self) | charged
 
 
-AnyConfig: TypeAlias = Config | DiscoveryConfig
-FAMILIES: Mapping[str, type[Config] | type[DiscoveryConfig]] = {
+AnyConfig: TypeAlias = Config | DiscoveryConfig | ReplicationConfig
+FAMILIES: Mapping[str, type[Config] | type[DiscoveryConfig] | type[ReplicationConfig]] = {
     "ordering": Config,
     "discovery": DiscoveryConfig,
+    "replication": ReplicationConfig,
 }
-"""Kinds of runs, by the folder of what they run."""
+"""Kinds of runs."""
+_FOLDERS = {"replication": "broker"}
+"""Where what a family runs lies, unless in the folder of its name."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,9 +227,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 def code_version(family: str) -> str:
     """Return the fingerprint of everything that a run executes: a change runs all rows again."""
     root = Path(orderwire.__file__).parent
-    folders = ("kernel", family, "sim")
+    folders = ("kernel", _FOLDERS.get(family, family), "sim")
     paths = [path for folder in folders for path in sorted((root / folder).rglob("*.py"))]
-    paths += [Path(__file__), Path(__file__).with_name("discovery_config.py")]
+    here = Path(__file__)
+    paths += [here, *(here.with_name(f"{each}_config.py") for each in ("discovery", "replication"))]
+    paths += [here.parent / "models" / "s004.py"] if family == "replication" else []
     return _fingerprint(*(path.read_bytes() for path in paths))
 
 

@@ -1,6 +1,6 @@
 """An experiment: one figure, as a TOML file says it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
@@ -12,7 +12,15 @@ from msgspec.structs import replace
 from orderwire.kernel.parsing import UNREADABLE
 from orderwire.lab.config import FAMILIES, AnyConfig
 from orderwire.lab.discovery_config import PROTOCOLS
+from orderwire.lab.replication_config import MODES
 from orderwire.ordering.catalog import ALGORITHMS
+
+NAMED: Mapping[str, tuple[str, Iterable[str]]] = {
+    "ordering": ("algorithm", ALGORITHMS),
+    "discovery": ("protocol", PROTOCOLS),
+    "replication": ("mode", MODES),
+}
+"""What a series of each family names."""
 
 
 class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,7 +28,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     label: str
     algorithm: str
-    """Or a protocol of discovery."""
+    """Or a protocol of discovery, or a mode of replication."""
     curve: str = ""
     """What the legend calls it; series of the same curve have the same colour.  Empty: label."""
     set: dict[str, Any] = {}
@@ -119,8 +127,9 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     name: str
     title: str
     paper: str
-    family: Literal["ordering", "discovery"] = "ordering"
-    """What the series are: algorithms for ordering, or protocols of discovery."""
+    family: Literal["ordering", "discovery", "replication"] = "ordering"
+    """What the series are: algorithms for ordering, protocols of discovery, or modes of
+    replication."""
     notes: list[str] = []
     """Parameters and departures, printed below the figure."""
     base: dict[str, Any] = {}
@@ -167,7 +176,7 @@ def read_experiment(data: bytes, called: str) -> Experiment:
     try:
         experiment = msgspec.toml.decode(data, type=Experiment)
         ordering = experiment.family == "ordering"
-        what, known = ("algorithm", ALGORITHMS) if ordering else ("protocol", PROTOCOLS)
+        what, known = NAMED[experiment.family]
         for series in experiment.series:
             if series.algorithm not in known:
                 raise ValueError(

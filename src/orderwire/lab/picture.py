@@ -49,6 +49,13 @@ NAMES = {
     "join_s": "a join until all know all, s",
     "leave_messages": "messages of a goodbye",
     "crash_mean_s": "a silent crash until one notices, mean, s",
+    "produce_s": "produce time, s",
+    "consume_s": "consume time, s",
+    "end_s": "until the last consumer has all, s",
+    "messages_per_s": "messages a second, produced",
+    "answer_ms": "from a request to its answer, mean, ms",
+    "rounds": "rounds of synchronisation",
+    "disk_share": "busiest disk, share of the time",
     "crash_last_s": "a silent crash until all notice, s",
 }
 SIDE_BY_SIDE = "side by side"

@@ -39,6 +39,8 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
     home: int = 0
     """Which member that is, should it have the choice."""
     retries: bool = True
+    value_bytes: int = 0
+    """Each message has at least so many."""
 
 
 class Request(msgspec.Struct, gc=False):
@@ -108,7 +110,8 @@ class Producer:
 
     def encoded(self, number: int, names: tuple[str, ...]) -> bytearray:
         """The batch as it goes over the wire."""
-        records = [Record(value=message_bytes(name)) for name in names]
+        least = self.settings.value_bytes
+        records = [Record(value=message_bytes(name).ljust(least, b".")) for name in names]
         if not self.settings.idempotent:
             return build_batch(records, producer_id=NO_PRODUCER)
         first = sum(self.settings.batches[:number])

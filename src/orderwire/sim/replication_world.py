@@ -132,7 +132,7 @@ class ReplicationWorld(Cluster):
                     replica.forget(token)
         self.offer("send", who)
 
-    def fetch(self, who: int, at: int) -> bool:
+    def fetch(self, who: int, at: int, bytes_max: int = READ_BYTES) -> bool:
         """A consumer asks a broker for what follows its position; returns whether it got on."""
         broker = self.brokers[at]
         consumer = self.consumers[who]
@@ -147,7 +147,7 @@ class ReplicationWorld(Cluster):
         if position < replica.log.start_offset:
             consumer.position = replica.log.start_offset
             return True
-        part = replica.log.read(position, READ_BYTES, high_watermark)
+        part = replica.log.read(position, bytes_max, high_watermark)
         assert isinstance(part, bytes), part
         data = part
         records: list[tuple[int, str]] = []
