@@ -339,7 +339,7 @@ def test_requests_in_a_row_are_answered_in_time_and_forgotten() -> None:
     world.wait(world.broker.settings.produce_wait_ns)
     assert [each[1] for each in split(9, world.late[50])] == [ErrorCode.REQUEST_TIMED_OUT] * 2
     run_of(world, frames(2), token=51)
-    world.broker.forget(51)
+    world.broker.parked.forget(51)
     assert world.replica.forgotten == [each[0] for each in world.replica.asked]
 
 

@@ -257,7 +257,7 @@ def _ask_replica(
         return None
     if waiting.done is None:
         waiting.parked = True
-        broker.park(waiting, Instant(now + broker.settings.produce_wait_ns))
+        broker.parked.park(waiting, Instant(now + broker.settings.produce_wait_ns))
     return Run(waiting.done, len(found.asked), found.end)
 
 

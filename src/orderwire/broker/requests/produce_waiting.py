@@ -251,7 +251,7 @@ class RunWaiting:
         self._result = result
         self.done = self._encoded(result)
         if self.parked:
-            self._broker.finish(self, self.done)
+            self._broker.parked.finish(self, self.done)
 
     def attempt(self, broker: "Broker", *, at_deadline: bool) -> Reply | None:
         """Answer all with a timeout."""
