@@ -195,7 +195,10 @@ def conclude(findings: Sequence[Counted]) -> HistoryReport:
                 id=invariant,
                 title=title,
                 verdict=verdict_of(violations, unsure=examined == 0),
-                promised=any(each.promised for each in of),
+                # Where nobody asked for acks=1 there is nothing to promise.
+                promised=any(
+                    each.promised and (each.examined > 0 or invariant != "I4") for each in of
+                ),
                 examined=examined,
                 violations=violations,
                 examples=examples[:EXAMPLES_MAX],
