@@ -94,6 +94,10 @@ class CrudeReplica:
             effects.append(Tell(view.original, Have(0, self.log.synced_offset)))
         return effects + self._move()
 
+    def configure(self, settings: ReplicationSettings, now: Instant) -> Effects:
+        self.settings = self.settings.changed_to(settings)
+        return []
+
     def session_lost(self, now: Instant) -> Effects:
         return []
 

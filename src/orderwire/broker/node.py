@@ -340,7 +340,7 @@ class Broker:
         self.topics.take(topic)
         self.open_partitions(topic, now)
         if before is not None:
-            self.reconfigure(topic)
+            self.reconfigure(topic, now)
 
     def topic_gone(self, topic_id: bytes, now: Instant) -> None:
         """Take from the cluster that a topic was deleted."""
@@ -375,13 +375,15 @@ class Broker:
                 return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker is not the original")
         return partition.log.delete_records(before, now // NS_PER_MS, partition.high_watermark)
 
-    def reconfigure(self, topic: Topic) -> None:
-        """Tell a topic's logs that its configuration changed."""
+    def reconfigure(self, topic: Topic, now: Instant) -> None:
+        """Tell a topic's logs and replicas that its configuration changed."""
         config = self.log_config(topic)
         for partition in self._partitions[topic.name]:
             if partition is not None:
                 partition.log.config = config
                 partition.of = topic
+                if self.replicas is not None:
+                    self.replicas.configure(partition, now)
 
     def appended(self, partition: Partition) -> None:
         """Note that a partition has grown: visible now, or when it is on disk."""

@@ -214,13 +214,22 @@ class Replicas:
                 index=index,
                 log=self._broker.log_config(topic),
                 mode=mode,
-                settings=msgspec.structs.replace(
-                    replication_settings(topics, topic, len(members)),
-                    flush=self._broker.settings.flush,
-                ),
+                settings=self._settings(topic, index),
             )
         )
         return Partition(topic, index, replica.log, replica, mode)
+
+    def _settings(self, topic: Topic, index: int) -> ReplicationSettings:
+        return msgspec.structs.replace(
+            replication_settings(self._broker.topics, topic, len(topic.replicas[index])),
+            flush=self._broker.settings.flush,
+        )
+
+    def configure(self, partition: Partition, now: Instant) -> None:
+        """A partition's topic is configured otherwise than before, or has more partitions."""
+        assert partition.replica is not None
+        settings = self._settings(partition.of, partition.index)
+        self.carry_out(partition, partition.replica.configure(settings, now), now)
 
     def begin(self, partition: Partition, now: Instant) -> None:
         """Tell a replica that was just opened what is known."""

@@ -218,7 +218,7 @@ TOPIC_KEYS: Mapping[str, ConfigKey] = {
             "orderwire.coordination",
             ConfigType.STRING,
             "rpc",
-            "Active-active: rounds by calls, or by znodes as the paper has them.",
+            "Active-active: rounds by calls, or by znodes as the paper has them; for ever.",
             _one_of("rpc", "zookeeper"),
         ),
         # Kept and shown because clients set them; they choose nothing here.

@@ -17,6 +17,7 @@ from orderwire.broker.node import Broker
 from orderwire.broker.partitions import Partition
 from orderwire.broker.replicas import ReplicaOf
 from orderwire.broker.replication.effects import Advance, Answer, Effect, Effects, Note, Recovered
+from orderwire.broker.replication.settings import ReplicationSettings
 from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.broker.replies import Client, Outcome, Reply
 from orderwire.broker.requests.produce_run import Run, produce_run
@@ -80,6 +81,7 @@ class Puppet:
         self.forgotten: list[int] = []
         self.records: list[bytearray] = []
         self.wishes = 0
+        self.settings: ReplicationSettings | None = None
         self.at_once: Appended | Refused | None = None
 
     def produce(
@@ -98,6 +100,10 @@ class Puppet:
 
     def viewed(self, view: PartitionView, now: Instant) -> Effects:
         self.view = view
+        return []
+
+    def configure(self, settings: ReplicationSettings, now: Instant) -> Effects:
+        self.settings = settings
         return []
 
     def connected(self, broker: BrokerId, now: Instant) -> Effects:
@@ -122,6 +128,7 @@ class Alone:
         self.of = view
         self.alive = list(ALL)
         self.made: list[tuple[Topic, Done]] = []
+        self.changed: list[tuple[Topic, Done]] = []
         self.sure = True
 
     def is_sure(self) -> bool:
@@ -139,7 +146,8 @@ class Alone:
     def delete(self, topic: Topic, done: Done) -> None:
         done(Refusal(ErrorCode.REQUEST_TIMED_OUT, "not here"))
 
-    change = delete
+    def change(self, topic: Topic, done: Done) -> None:
+        self.changed.append((topic, done))
 
     def producer_id(self, done: Any) -> None:
         done(7)
@@ -616,3 +624,54 @@ def test_clients_do_not_touch_what_keeps_the_groups() -> None:
     made = world.cluster.made[0][0]
     assert made.partitions == world.broker.settings.group_partitions
     assert made.configs["orderwire.mode"] == "active-standby"
+
+
+def alter(world: World, name: str, value: str | None) -> Any:
+    operation = 1 if value is None else 0
+    config = [AlterableConfig(name, operation, value)]
+    ask = IncrementalAlterConfigsRequest([AlterConfigsResource(2, "t", config)])
+    return world.send(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, ask)
+
+
+def test_changed_topic_settings_reach_running_replicas() -> None:
+    world = World()
+    token, done = alter(world, "min.insync.replicas", "2")
+    assert done is Outcome.PARKED
+    changed, done = world.cluster.changed[0]
+    assert world.replica.settings is None
+    world.broker.topic_changed(changed, world.now)
+    done(None)
+    world.take()
+    answer = decode(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, world.late[token])
+    assert answer.responses[0].error_code == ErrorCode.NONE
+    assert world.replica.settings is not None
+    assert world.replica.settings.min_insync_replicas == 2
+    many = msgspec.structs.replace(
+        changed,
+        configs={
+            **changed.configs,
+            "min.insync.replicas": "9",
+            "orderwire.round.timeout.ms": "70",
+            "orderwire.hole.policy": "wait",
+        },
+    )
+    world.broker.topic_changed(many, world.now)
+    assert world.replica.settings.min_insync_replicas == 3, "there are no more replicas"
+    assert world.replica.settings.round_timeout_ns == 70 * NS_PER_MS
+    assert world.replica.settings.hole_policy.value == "wait"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("orderwire.mode", "active-standby"),
+        ("orderwire.mode", None),
+        ("orderwire.coordination", "zookeeper"),
+    ],
+)
+def test_what_replicas_agreed_on_for_ever_is_not_changed(name: str, value: str | None) -> None:
+    world = World()
+    _, done = alter(world, name, value)
+    answer = decode(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, done)
+    assert answer.responses[0].error_code == ErrorCode.INVALID_CONFIG
+    assert not world.cluster.changed

@@ -164,6 +164,18 @@ class ActiveActiveReplica:
         self.republisher.view_changed()
         return self._finish(now)
 
+    def configure(self, settings: ReplicationSettings, now: Instant) -> Effects:
+        """Go on with other settings; what runs already keeps its deadline."""
+        settings = self.settings.changed_to(settings)
+        self.settings = self.member.settings = settings
+        self.rejoining.settings = self.republisher.settings = settings
+        self.office.retry_ns = settings.round_timeout_ns
+        if self.original is not None and self.rounds is not None:
+            self.original.settings = self.rounds.settings = settings
+            if len(self.office.isr) < settings.min_insync_replicas:
+                self.original.too_few()
+        return self._finish(now)
+
     def session_lost(self, now: Instant) -> Effects:
         """Stop being original at once.  [S004:4.6]"""
         self.office.lose()

@@ -189,6 +189,12 @@ class ActiveActiveLanes:
             self.open_lane()
         return effects + self.push(now)
 
+    def configure(self, settings: ReplicationSettings, now: Instant) -> Effects:
+        """Go on with other settings."""
+        self.settings = self.settings.changed_to(settings)
+        self.office.retry_ns = self.settings.round_timeout_ns
+        return [] if self.original is None else self.original.go_on(now)
+
     def session_lost(self, now: Instant) -> Effects:
         """Stop being original at once.  [S004:4.6]"""
         self.office.lose()

@@ -166,6 +166,14 @@ class ActiveStandby:
             effects += self._move(now) + self._tend(now)
         return effects
 
+    def configure(self, settings: ReplicationSettings, now: Instant) -> Effects:
+        """Go on with other settings: S may move at once, a member may be late at once."""
+        self.settings = self.settings.changed_to(settings)
+        self._office.retry_ns = self.settings.round_timeout_ns
+        if self._term is not None:
+            self._term.settings = self.settings
+        return self._move(now) + self._tend(now)
+
     def session_lost(self, now: Instant) -> Effects:
         """Stop being original at once.  [S004:4.6]"""
         self._office.lose()

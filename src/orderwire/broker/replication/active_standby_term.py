@@ -106,7 +106,7 @@ class Term:
         """All that was ever committed lies below."""
         self.followers = {other: Follower(other, now) for other in others}
         self._log = log
-        self._settings = settings
+        self.settings = settings
         self._attempts = 0
         self._copy_bytes = min(COPY_BYTES, settings.message_bytes_max)
 
@@ -284,7 +284,7 @@ class Term:
     ) -> tuple[BrokerId, ...]:
         """The in-sync set with those that have all that is, or may be, committed.  [R8]"""
         least = max(high_watermark, self.floor)
-        oldest = now - self._settings.round_timeout_ns
+        oldest = now - self.settings.round_timeout_ns
         new = [
             follower.broker
             for follower in self.followers.values()
@@ -298,14 +298,14 @@ class Term:
         return tuple(sorted({*isr, *new}))
 
     def _may_go(self, count: int) -> bool:
-        return count > max(self._settings.min_insync_replicas, 1)
+        return count > max(self.settings.min_insync_replicas, 1)
 
     def _late_at(self, follower: Follower) -> Instant | None:
         if not follower.connected:
-            return Instant(follower.since + self._settings.link_grace_ns)
+            return Instant(follower.since + self.settings.link_grace_ns)
         if self._in_step(follower):
             return None
-        return Instant(follower.in_step_at + self._settings.round_timeout_ns)
+        return Instant(follower.in_step_at + self.settings.round_timeout_ns)
 
     def _in_step(self, follower: Follower) -> bool:
         return follower.follows and follower.acked >= self._log.end_offset

@@ -18,7 +18,8 @@ class Office:
         """The newest that we were told."""
         self.epoch: int | None = None
         """We are original of this epoch; None while we are not."""
-        self._retry_ns = retry_ns
+        self.retry_ns = retry_ns
+        """After so long a change is asked for again."""
         self._electing: int | None = None
         self._changing: ChangeIsr | None = None
         self._asked_at: Instant = Instant(0)
@@ -99,14 +100,14 @@ class Office:
     def wake(self, now: Instant) -> Effects:
         """Ask again for what nobody has answered: the request may be lost."""
         changing = self._changing
-        if changing is None or now < self._asked_at + self._retry_ns:
+        if changing is None or now < self._asked_at + self.retry_ns:
             return []
         self._asked_at = now
         return [changing]
 
     def next_deadline(self) -> Instant | None:
         """When `wake` is next due."""
-        return None if self._changing is None else Instant(self._asked_at + self._retry_ns)
+        return None if self._changing is None else Instant(self._asked_at + self.retry_ns)
 
 
 def _age(view: PartitionView) -> tuple[int, int, bool]:

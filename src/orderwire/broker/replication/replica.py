@@ -4,6 +4,7 @@ from typing import Any, Protocol
 
 from orderwire.broker.log import PartitionLog, StorageError
 from orderwire.broker.replication.effects import Effects
+from orderwire.broker.replication.settings import ReplicationSettings
 from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.broker.wire.parts import Buffer
 from orderwire.kernel import Instant
@@ -56,6 +57,10 @@ class Replica(Protocol):
     def viewed(self, view: PartitionView, now: Instant) -> Effects:
         """Take what ZooKeeper says: at the start, at every change, and after each attempt of ours
         to change it.  Older views than the one known (by epoch, version) are ignored."""
+        ...
+
+    def configure(self, settings: ReplicationSettings, now: Instant) -> Effects:
+        """Go on with other settings, as far as `ReplicationSettings.changed_to` lets them."""
         ...
 
     def session_lost(self, now: Instant) -> Effects:

@@ -86,3 +86,16 @@ class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """Produce requests that wait for a round or for a replica."""
     message_bytes_max: int = 8 << 20
     """Record bytes in one message to another replica, but for a single larger batch."""
+
+    def changed_to(self, wanted: "ReplicationSettings") -> "ReplicationSettings":
+        """What a running replica makes of other settings: `flush`, `coordination` and the limits
+        in bytes and requests stay as they were when it was opened.
+        """
+        return msgspec.structs.replace(
+            wanted,
+            flush=self.flush,
+            coordination=self.coordination,
+            pending_bytes_max=self.pending_bytes_max,
+            waiting_requests_max=self.waiting_requests_max,
+            message_bytes_max=self.message_bytes_max,
+        )

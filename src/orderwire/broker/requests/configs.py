@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from orderwire.broker.node import Broker
 
 
-_MODE = "orderwire.mode"
+_FOR_EVER = ("orderwire.mode", "orderwire.coordination")
+"""What all replicas of a topic have to do alike from its first message on."""
 _ALTER_WAIT_MS = 30_000
 
 
@@ -215,7 +216,7 @@ def incremental_alter_configs(broker: "Broker", request: Request, now: Instant) 
     parts: list[Part] = [
         _may_not(broker, request, Permitted.ALTER_CONFIGS, ask.resource_type, ask.resource_name)
         or of_the_cluster(broker, ask.resource_name)
-        or _altered(broker, ask, dry_run=request.body.validate_only)
+        or _altered(broker, ask, now, dry_run=request.body.validate_only)
         for ask in asked
     ]
 
@@ -235,7 +236,7 @@ def incremental_alter_configs(broker: "Broker", request: Request, now: Instant) 
     return carried_out(broker, request, parts, respond, _ALTER_WAIT_MS, now)
 
 
-def _altered(broker: "Broker", ask: AlterConfigsResource, *, dry_run: bool) -> Part:
+def _altered(broker: "Broker", ask: AlterConfigsResource, now: Instant, *, dry_run: bool) -> Part:
     if ask.resource_type != Resource.TOPIC:
         message = "only topics can be configured while the broker runs"
         return Refusal(ErrorCode.INVALID_REQUEST, message)
@@ -263,17 +264,17 @@ def _altered(broker: "Broker", ask: AlterConfigsResource, *, dry_run: bool) -> P
             return Refusal(ErrorCode.INVALID_REQUEST, message)
         changes[config.name] = value
     replicas = broker.replicas
-    if replicas is not None and changes.get(_MODE, topic.configs.get(_MODE)) != topic.configs.get(
-        _MODE
-    ):
-        return Refusal(ErrorCode.INVALID_CONFIG, f"{_MODE} is chosen when a topic is made")
+    if replicas is not None:
+        for name in _FOR_EVER:
+            if name in changes and changes[name] != topic.configs.get(name):
+                return Refusal(ErrorCode.INVALID_CONFIG, f"{name} is chosen when a topic is made")
     changed = broker.topics.configure(topic, changes, dry_run=dry_run or replicas is not None)
     if isinstance(changed, Refusal):
         return changed
     if replicas is not None:
         return None if dry_run else partial(replicas.cluster.change, changed)
     if not dry_run:
-        broker.reconfigure(changed)
+        broker.reconfigure(changed, now)
     return None
 
 
