@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -129,3 +130,22 @@ def test_a_broker_that_was_killed_is_back_at_once_whatever_its_session(tmp_path:
         every.flush()
         assert cluster.stop() == [0, 0, 0]
         assert not key.exists()
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+def test_a_broker_that_lost_its_disk_is_not_elected_alone(tmp_path: Path, mode: Mode) -> None:
+    """All end at once, one comes back first with nothing: what was acknowledged is not gone."""
+    with ClusterProcess.start(tmp_path, mode=mode, session_ms=2_000) as cluster:
+        make_topic(cluster.bootstrap, "t")
+        every = Acked(cluster.bootstrap, "t")
+        every.send(50)
+        every.flush()
+        for broker in cluster.brokers:
+            broker.kill()
+        shutil.rmtree(tmp_path / "broker-0")
+        cluster.restart(0)
+        time.sleep(4)
+        cluster.restart(1)
+        cluster.restart(2)
+        until(lambda: in_sync(cluster.bootstrap, "t") == [0, 1, 2], "it did not come back")
+        assert read_all(cluster.bootstrap, "t", 50) == every.at

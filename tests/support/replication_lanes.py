@@ -1,6 +1,7 @@
 """Replicas with lanes: for the simulated world, and side by side for tests of single rules."""
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from orderwire.broker.error_codes import ErrorCode
@@ -35,12 +36,14 @@ def batch(text: str, count: int = 1, producer: int = NO_PRODUCER, sequence: int 
 class Side:
     """Replicas side by side; everything happens at once unless it is held."""
 
-    def __init__(self, count: int = 3, **settings: Any) -> None:
+    def __init__(
+        self, count: int = 3, *, files: Callable[[], Any] = MemoryStorage, **settings: Any
+    ) -> None:
         settings.setdefault("sync_min_gap_ns", 0)
         self.settings = ReplicationSettings(**settings)
         self.now = NOON
         self.ids = tuple(BrokerId(each) for each in range(count))
-        self.storage: list[Any] = [MemoryStorage() for _ in self.ids]
+        self.storage: list[Any] = [files() for _ in self.ids]
         self.znodes = PartitionZnodes(self.ids)
         self.replicas: list[Any] = [None] * count
         self.sessions = [0] * count

@@ -75,7 +75,7 @@ class ActiveActiveReplica:
         self.settings = settings
         self.log = PartitionLog.open(storage, log_config, now // NS_PER_MS)
         self.files = self.open_files(storage)
-        self.office = Office(me, settings.round_timeout_ns)
+        self.office = Office(me, settings.round_timeout_ns, self.files.kept)
         self.links = Links()
         self.out = Outbox(me)
         self.member = self.make_member()
@@ -436,6 +436,7 @@ class ActiveActiveReplica:
             "log_end": self.log.end_offset,
             "orphans": len(self.files.orphans),
             "pending_bytes": self.files.pending.kept_bytes,
+            "is_blank": self.files.kept.is_blank,
         }
         if self.original is not None and self.rounds is not None:
             status |= {

@@ -84,7 +84,7 @@ class ActiveActiveLanes:
         last = self.store.last
         hint = min(max(last.committed, self.store.kept.high_watermark), last.end_offset)
         self.high_watermark = max(hint, log.start_offset)
-        self.office = Office(me, settings.round_timeout_ns)
+        self.office = Office(me, settings.round_timeout_ns, self.store.kept)
         self.links: set[BrokerId] = set()
         self.lost_at: dict[int, Instant] = {}
         """When a connection that was there broke."""
@@ -483,6 +483,7 @@ class ActiveActiveLanes:
             "sealed": 0,
             "orphans": 0,
             "pending_bytes": self.pending_bytes,
+            "is_blank": self.store.kept.is_blank,
             "lag": {}
             if original is None
             else {each: original.round - original.done.get(each, 0) for each in self.isr},

@@ -194,6 +194,7 @@ class LaneMember:
 
     def _tell_done(self, epoch: int, round_number: int, now: Instant) -> Effects:
         replica = self._replica
+        self._store.kept.settle()
         message = LaneDone(epoch, round_number)
         if replica.original is not None:
             if replica.original.epoch != epoch:
@@ -312,6 +313,8 @@ class LaneMember:
         self._source = self._asked_until = None
         if record != store.last:
             effects += self._copied(record, message.cut, now)
+        if source == replica.office.original and message.epoch == replica.known_epoch:
+            store.kept.settle()
         if replica.original is not None:
             return effects + replica.original.go_on(now)
         replica.open_lane()

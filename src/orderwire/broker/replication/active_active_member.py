@@ -329,6 +329,7 @@ class Member:
             self.out.add(Sync())
             return
         copying.told = True
+        self.files.kept.settle()
         self.files.forget_settled()
         self._count_copies()
         self.out.tell(copying.original, Done(plan.epoch, plan.round, plan.attempt, plan.end))

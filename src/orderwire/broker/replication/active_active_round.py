@@ -33,6 +33,8 @@ class Round:
         self.recovery = recovery
         self.members = members
         self.closed: dict[BrokerId, list[Held]] = {}
+        self.committed: dict[BrokerId, int] = {}
+        """S + 1 as each knows it."""
         self.done: set[BrokerId] = set()
         self.planned = False
         self.deadline: Instant = Instant(0)
@@ -48,6 +50,7 @@ class Round:
         self.attempt += 1
         self.members = members
         self.closed.clear()
+        self.committed.clear()
         self.done.clear()
         self.planned = False
 
@@ -57,6 +60,14 @@ class Round:
         have: set[BrokerId] | dict[BrokerId, list[Held]]
         have = self.done if self.planned else self.closed
         return [each for each in self.members if each not in have]
+
+    def blank(self) -> set[BrokerId]:
+        """Who lacks something below S: its disk was lost.  [S004:9.10]"""
+        return {
+            member
+            for member, committed in self.committed.items()
+            if missing(committed, self.start, union(run[:2] for run in self.closed[member]))
+        }
 
     def held_end(self) -> int:
         """One behind the highest offset that anybody has.  [R7]"""

@@ -265,6 +265,7 @@ class Rounds:
         if running is None or running.planned or source not in running.members:
             return
         running.closed[source] = message.held
+        running.committed[source] = message.committed
         if running.recovery:  # what somebody has seen committed is committed
             running.start = max(running.start, message.committed)
         if not running.awaited:
@@ -272,6 +273,10 @@ class Rounds:
 
     def _plan(self, running: Round, now: Instant) -> None:
         """Find the holes, and say who copies what.  [R4, R5]"""
+        blank = running.blank() - {self.office.me}
+        if blank:
+            self._remove(blank, "it has lost what is committed", now)
+            return  # another attempt follows, without these
         if running.recovery:
             running.end = running.held_end()
         sealed = running.holes()

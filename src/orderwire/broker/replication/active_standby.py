@@ -70,7 +70,7 @@ class ActiveStandby:
         self.log = PartitionLog.open(storage, log, now // NS_PER_MS)
         self.settings = settings
         self._kept = Kept(storage)
-        self._office = Office(me, settings.round_timeout_ns)
+        self._office = Office(me, settings.round_timeout_ns, self._kept)
         self._own = Own(self.log, self._kept, settings.flush, now)
         self._connected: set[BrokerId] = set()
         self._waiting = Waiting()
@@ -128,6 +128,7 @@ class ActiveStandby:
             "sealed": 0,
             "orphans": 0,
             "pending_bytes": 0,
+            "is_blank": self._kept.is_blank,
             "waiting": len(self._waiting),
             "lag": lag,
         }

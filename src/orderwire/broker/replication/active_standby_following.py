@@ -117,8 +117,9 @@ class Following:
             if isinstance(done, Refused):
                 raise RemoteProtocolError(f"records of broker {source} are refused: {done.message}")
         self.assigned_end = message.end
-        if message.high_watermark <= log.end_offset:
+        if message.end <= log.end_offset:
             own.doubtful = False  # nothing that is committed is missing
+            own.kept.settle()
         effects = own.advance(min(message.high_watermark, log.end_offset), now)
         if message.log_start > log.start_offset:
             start = min(message.log_start, own.high_watermark)

@@ -11,6 +11,7 @@ _SYNC_START = "replica-start"
 
 class _ReplicaFile(msgspec.Struct, array_like=True):
     known_epoch: int
+    is_blank: bool = False
 
 
 class _SyncStartFile(msgspec.Struct, array_like=True):
@@ -33,6 +34,9 @@ class Kept:
             raise LogDamaged(f"{REPLICA} fails its checksum: restore the partition from a copy")
         self.known_epoch = -1 if file is None else file.known_epoch
         """The highest epoch this replica has acted in."""
+        self.is_blank = file is None or file.is_blank
+        """We do not know that we ever had what was committed: the replica is new, or has lost its
+        disk."""
         hint = unseal(storage.read_file(_SYNC_START), _SyncStartFile)
         self.high_watermark = 0 if hint is None else hint.high_watermark
         """S + 1 as last noted."""
@@ -40,8 +44,17 @@ class Kept:
     def raise_epoch(self, epoch: int) -> None:
         """Promise to refuse lower epochs; durable on return.  Raises StorageError."""
         assert epoch > self.known_epoch, f"epoch {epoch} is not above {self.known_epoch}"
-        self._storage.replace_file(REPLICA, seal(_ReplicaFile(epoch)))
+        self._storage.replace_file(REPLICA, seal(_ReplicaFile(epoch, self.is_blank)))
         self.known_epoch = epoch
+
+    def settle(self) -> None:
+        """We have all that was ever committed, or need not have it; durable on return.
+
+        Raises StorageError.
+        """
+        if self.is_blank:
+            self._storage.replace_file(REPLICA, seal(_ReplicaFile(self.known_epoch)))
+            self.is_blank = False
 
     def note_high_watermark(self, offset: int) -> None:
         """Write S + 1, without waiting for the disk.  Raises StorageError."""

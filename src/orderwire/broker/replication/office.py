@@ -5,6 +5,7 @@ replicated partition uses it.  [R2, R5, R7, S004:4.6]
 """
 
 from orderwire.broker.replication.effects import ChangeIsr, Effects, Elect, Resign
+from orderwire.broker.replication.kept import Kept
 from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.kernel import Instant
 
@@ -12,8 +13,9 @@ from orderwire.kernel import Instant
 class Office:
     """One replica's view of a partition's offices."""
 
-    def __init__(self, me: BrokerId, retry_ns: int) -> None:
+    def __init__(self, me: BrokerId, retry_ns: int, kept: Kept) -> None:
         self.me = me
+        self._kept = kept
         self.view: PartitionView | None = None
         """The newest that we were told."""
         self.epoch: int | None = None
@@ -45,7 +47,12 @@ class Office:
         return self._changing is not None
 
     def viewed(self, view: PartitionView) -> Effects | None:
-        """Take a view; None when it is older than what we know.  `epoch` says what we are now."""
+        """Take a view; None when it is older than what we know.  `epoch` says what we are now.
+
+        A member that has lost its disk does not contend: what is committed would be gone with it.
+        Whoever lets one in again has seen that it has everything; and before the first election
+        there is nothing to have.  [R7, S004:9.10]  Raises StorageError.
+        """
         old = self.view
         if old is not None and _age(view) < _age(old):
             return None
@@ -68,7 +75,9 @@ class Office:
                 self.epoch = view.epoch
             else:  # of a session or a process that is gone
                 effects.append(Resign(view.epoch))
-        if view.original is None and self.me in view.isr:
+        if view.epoch < 0 or self.me not in view.isr:
+            self._kept.settle()
+        if view.original is None and self.me in view.isr and not self._kept.is_blank:
             self._electing = view.epoch
             effects.append(Elect(view.epoch))
         else:

@@ -4,7 +4,7 @@ import pytest
 from tests.support.replica_group import ReplicaGroup
 
 from orderwire.broker.error_codes import ErrorCode
-from orderwire.broker.log import Appended, Refused
+from orderwire.broker.log import Appended, MemoryStorage, Refused
 from orderwire.broker.replication import effects as asked
 from orderwire.broker.replication.active_active_messages import (
     CaughtUp,
@@ -18,6 +18,7 @@ from orderwire.broker.replication.active_active_messages import (
     RejoinFetch,
 )
 from orderwire.broker.replication.settings import OrphanPolicy
+from orderwire.broker.replication.view import BrokerId
 from orderwire.broker.wire.batch import CONTROL
 
 
@@ -376,3 +377,31 @@ def test_i9_a_producer_in_doubt_waits_for_a_round() -> None:
     group.pass_time(20)
     assert group.answers[again] == Appended(2, 2)
     assert group.answers[after] == Appended(3, 3)
+
+
+@pytest.mark.paper("S004:R7")
+def test_a_replica_that_lost_its_disk_is_not_elected_and_takes_anothers_log() -> None:
+    group = ReplicaGroup(3)
+    token = group.produce(b"x")
+    group.pass_time(100)
+    for each in group.ids:
+        group.crash(each)
+    group.files[BrokerId(2)] = MemoryStorage()
+    for _ in range(2):
+        group.start(2)
+        group.pass_time(30_000)
+        assert group.znodes.original is None
+        assert group.znodes.isr == (0, 1, 2)
+        group.crash(2)
+    for each in (2, 0, 1):
+        group.start(each)
+    group.pass_time(10_000)
+    assert group.original in (0, 1)
+    assert group.answers[token] == Appended(0, 0)
+    assert group.znodes.isr == (0, 1, 2)
+    assert group.log(2)[0] == group.log(0)[0]
+    group.crash(0)
+    group.crash(1)
+    group.start(1)
+    group.pass_time(10_000)
+    assert group.original is not None, "it is as good as any by now"

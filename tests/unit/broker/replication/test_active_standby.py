@@ -214,7 +214,7 @@ def test_epochs_that_are_over_are_refused_and_end_a_zombie() -> None:
     assert group.queues[BrokerId(2), BrokerId(0)][-1] == Fenced(1)
     assert group.values(2) == []
     group.talk([0, 2])
-    assert refusal(group, waiting) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert refusal(group, waiting) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     assert not group.replicas[BrokerId(0)].takes_produce
     group.restart(2)
     assert group.replicas[BrokerId(2)].status()["epoch"] == 1, "the promise is durable"
@@ -227,7 +227,7 @@ def test_the_end_of_the_session_ends_the_term_at_once() -> None:
     group = running()
     waiting = group.send(0, b"a")
     group.do(BrokerId(0), group.replicas[BrokerId(0)].session_lost(group.now))
-    assert refusal(group, waiting) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert refusal(group, waiting) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     assert isinstance(group.notes[-1][1], Deposed)
     assert refusal(group, group.send(0, b"b")) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     group.see(0, group.view)
@@ -526,3 +526,32 @@ def test_the_disk_may_fail_while_others_wait() -> None:
     high = group.high(0)
     group.restart(1)
     assert group.replicas[BrokerId(1)].log.end_offset >= high
+
+
+@pytest.mark.paper("S004:R7")
+def test_a_replica_that_lost_its_disk_does_not_contend_before_it_has_all() -> None:
+    group = running(3)
+    group.send(0, b"a")
+    group.talk()
+    for each in group.ids:
+        group.restart(each)
+    group.storage[BrokerId(2)] = FaultyStorage()
+    group.view = PartitionView(0, None, group.ids, 0, group.ids)
+
+    def contenders() -> list[int]:
+        group.asked.clear()
+        for each in group.ids:
+            group.see(each, group.view)
+        group.pass_time(60 * NS_PER_S)
+        return sorted({who for who, what in group.asked if isinstance(what, Elect)})
+
+    for _ in range(2):
+        group.restart(2)
+        assert contenders() == [0, 1]
+    group.elect(1)
+    group.link()
+    group.talk()
+    assert group.values(2) == [b"a"]
+    group.restart(2)
+    group.view = PartitionView(1, None, group.ids, 0, group.ids)
+    assert 2 in contenders()

@@ -163,12 +163,7 @@ def test_a_log_without_its_cuts_is_damaged() -> None:
 
 def test_a_power_failure_takes_no_more_than_acks_one() -> None:
     """Every disk loses what was not synced, the lanes with it."""
-    side = Side()
-    side.storage = [FaultyStorage() for _ in side.ids]
-    for who in side.ids:
-        side.crash(who)
-    for who in side.ids:
-        side.start(who)
+    side = Side(files=FaultyStorage)
     side.settle(NS_PER_S)
     kept = side.produce(1, batch("kept"))
     side.settle()
