@@ -147,6 +147,9 @@ class CrudeReplica:
     def wanted(self, now: Instant) -> Effects:
         return []
 
+    def start_moved(self, now: Instant) -> Effects:
+        return []
+
     def locked(self, now: Instant) -> Effects:
         return []
 

@@ -231,7 +231,8 @@ class ClusterHost:
             if waiting is not None:
                 error = ErrorCode(message.error)
                 failed = Refused(error, message.message)
-                waiting[1](failed if error is not ErrorCode.NONE else message.result)
+                result_told = failed if error is not ErrorCode.NONE else message.result
+                self._turn(lambda replicas, now: waiting[1](result_told))
             return
         number = message.number
 

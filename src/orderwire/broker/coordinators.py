@@ -315,10 +315,8 @@ class Shard:
     def _go_on(self, now: Instant) -> None:
         """Write what came meanwhile; drop what a snapshot has made needless."""
         if self._snapshot_at is not None and self.partition.high_watermark > self._snapshot_at:
-            self.partition.log.delete_records(
-                self._snapshot_at, now // NS_PER_MS, self.partition.high_watermark
-            )
-            self._snapshot_at = None
+            before, self._snapshot_at = self._snapshot_at, None
+            self._broker.delete_records(self.partition, before, now)
         self._write(now)
 
     def _settle(self, held: _Held, done: Reply) -> None:

@@ -367,13 +367,24 @@ class Broker:
         return log_config(self.topics, topic)
 
     def delete_records(self, partition: Partition, before: int, now: Instant) -> int | Refused:
-        """Forget records before this offset (−1: all that are committed); returns the new start."""
+        """Forget records before this offset (−1: all that are committed); returns the new start.
+
+        It is durable here, and the other replicas are being told.
+        """
         replica = partition.replica
         if replica is not None:
             assert self.replicas is not None
             if not (replica.takes_produce and self.replicas.is_original(partition)):
                 return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker is not the original")
-        return partition.log.delete_records(before, now // NS_PER_MS, partition.high_watermark)
+        start = partition.log.start_offset
+        done = partition.log.delete_records(before, now // NS_PER_MS, partition.high_watermark)
+        if partition.log.start_offset > start:
+            self._start_moved(partition, now)
+        return done
+
+    def _start_moved(self, partition: Partition, now: Instant) -> None:
+        if self.replicas is not None and partition.replica is not None:
+            self.replicas.carry_out(partition, partition.replica.start_moved(now), now)
 
     def reconfigure(self, topic: Topic, now: Instant) -> None:
         """Tell a topic's logs and replicas that its configuration changed."""
@@ -401,9 +412,8 @@ class Broker:
         upper = partition.high_watermark
         if self.replicas is not None and not self.replicas.is_original(partition):
             upper = partition.log.start_offset
-        gone = partition.log.maintain(now // NS_PER_MS, upper)
-        if gone and self.replicas is not None and partition.replica is not None:
-            self.replicas.carry_out(partition, partition.replica.wake(now), now)
+        if partition.log.maintain(now // NS_PER_MS, upper):
+            self._start_moved(partition, now)
 
     def advance(self, partition: Partition, end: int) -> None:
         """Let consumers read up to here."""

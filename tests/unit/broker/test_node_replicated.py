@@ -71,7 +71,8 @@ class Puppet:
     """A replica that does what the test says."""
 
     def __init__(self, view: PartitionView) -> None:
-        self.log = PartitionLog.open(MemoryStorage(), LogConfig(), 0)
+        self.storage = MemoryStorage()
+        self.log = PartitionLog.open(self.storage, LogConfig(), 0)
         self.view: PartitionView | None = view
         self.high_watermark = 0
         self.takes_produce = view.original == 0
@@ -82,6 +83,8 @@ class Puppet:
         self.records: list[bytearray] = []
         self.wishes = 0
         self.settings: ReplicationSettings | None = None
+        self.starts: list[int] = []
+        """Log starts that the others were to be told."""
         self.at_once: Appended | Refused | None = None
 
     def produce(
@@ -100,6 +103,10 @@ class Puppet:
 
     def viewed(self, view: PartitionView, now: Instant) -> Effects:
         self.view = view
+        return []
+
+    def start_moved(self, now: Instant) -> Effects:
+        self.starts.append(self.log.start_offset)
         return []
 
     def configure(self, settings: ReplicationSettings, now: Instant) -> Effects:
@@ -129,6 +136,7 @@ class Alone:
         self.alive = list(ALL)
         self.made: list[tuple[Topic, Done]] = []
         self.changed: list[tuple[Topic, Done]] = []
+        self.deletions: list[tuple[Any, ...]] = []
         self.sure = True
 
     def is_sure(self) -> bool:
@@ -153,7 +161,7 @@ class Alone:
         done(7)
 
     def delete_records(self, *asked: Any) -> None:
-        raise AssertionError
+        self.deletions.append(asked)
 
     def carry_out(self, topic: Topic, index: int, effect: Effect) -> None:
         assert isinstance(effect, Note), effect
@@ -675,3 +683,70 @@ def test_what_replicas_agreed_on_for_ever_is_not_changed(name: str, value: str |
     answer = decode(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, done)
     assert answer.responses[0].error_code == ErrorCode.INVALID_CONFIG
     assert not world.cluster.changed
+
+
+def forget_until(world: World, before: int) -> tuple[int, Any]:
+    place = [DeleteRecordsTopic("t", [DeleteRecordsPartition(0, before)])]
+    return world.send(ApiKey.DELETE_RECORDS, 2, DeleteRecordsRequest(place, 1_000))
+
+
+def forgotten(done: Any) -> tuple[int, int]:
+    place = decode(ApiKey.DELETE_RECORDS, 2, done).topics[0].partitions[0]
+    return place.error_code, place.low_watermark
+
+
+def test_records_are_deleted_durably_at_the_original_which_tells_the_others() -> None:
+    world = World()
+    world.replica.fill(4)
+    world.tell(Advance(3))
+    assert forgotten(forget_until(world, 4)[1]) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+    assert world.replica.starts == []
+    assert forgotten(forget_until(world, 2)[1]) == (0, 2)
+    assert world.replica.starts == [2]
+    again = PartitionLog.open(world.replica.storage, LogConfig(), 0)
+    assert again.start_offset == 2, "what is answered survives"
+    assert forgotten(forget_until(world, 1)[1]) == (0, 2)
+    assert world.replica.starts == [2], "nothing has moved"
+    assert forgotten(forget_until(world, -1)[1]) == (0, 3)
+
+
+@pytest.mark.parametrize("mode", ["active-standby", "active-active"])
+def test_only_the_original_deletes_records(mode: str) -> None:
+    world = World(mode, original=1)
+    world.replica.fill(4)
+    world.tell(Advance(3))
+    assert forgotten(forget_until(world, 2)[1]) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+    assert world.replica.log.start_offset == 0
+    assert not world.cluster.deletions
+
+
+def test_with_lanes_the_original_is_asked_to_delete_records() -> None:
+    world = World("active-active-lanes", original=1)
+    world.replica.takes_produce = True
+    world.replica.fill(4)
+    world.tell(Advance(3))
+    token, done = forget_until(world, 2)
+    assert done is Outcome.PARKED
+    to, topic, index, before, told = world.cluster.deletions[0]
+    assert (to, topic.name, index, before) == (1, "t", 0, 2)
+    assert world.replica.log.start_offset == 0
+    told(2)
+    world.take()
+    assert forgotten(world.late[token]) == (0, 2)
+    assert world.replica.log.start_offset == 2, "the client reads here"
+    token, _ = forget_until(world, 3)
+    world.cluster.deletions[1][-1](Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not any more"))
+    world.take()
+    assert forgotten(world.late[token]) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+    world.replica.view = msgspec.structs.replace(world.cluster.of, original=None)
+    assert forgotten(forget_until(world, 3)[1]) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+def test_what_retention_deletes_is_told_at_once() -> None:
+    world = World()
+    world.replica.log.config = LogConfig(segment_bytes=1, retention_bytes=1)
+    world.replica.fill(4)
+    world.tell(Advance(4))
+    world.wait(world.broker.settings.retention_check_ns)
+    assert world.replica.log.start_offset > 0
+    assert world.replica.starts == [world.replica.log.start_offset]

@@ -257,6 +257,12 @@ class ActiveActiveReplica:
             self.out.tell(original, RoundWanted(self.files.known_epoch))
         return self._finish(now)
 
+    def start_moved(self, now: Instant) -> Effects:
+        """Tell the members where our log begins."""
+        if self.rounds is not None and self.takes_produce:
+            self.rounds.tell_all_committed()
+        return self._finish(now)
+
     def locked(self, now: Instant) -> Effects:
         """Somebody made a child of `lock`: a request, and a sign of life.  [G2, G11]"""
         if self.original is not None:

@@ -430,6 +430,10 @@ class ActiveActiveLanes:
         """A fetch waits: a round begins as soon as there is anything, so nothing more to do."""
         return []
 
+    def start_moved(self, now: Instant) -> Effects:
+        """Tell the members where our log begins."""
+        return [] if self.original is None else self.original.start_moved()
+
     def locked(self, now: Instant) -> Effects:
         """Rounds need no request by ZooKeeper here."""
         return []

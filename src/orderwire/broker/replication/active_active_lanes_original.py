@@ -188,6 +188,10 @@ class LaneOriginal:
             self.done.pop(member, None)
         return effects + self.go_on(now)
 
+    def start_moved(self) -> Effects:
+        """Our log begins later; before the first commit of this epoch the commit will tell."""
+        return self._tell_all(self._commit()) if self.committed_round else []
+
     def taken(self, now: Instant) -> Effects:
         """Our own lane has something more."""
         if not self._complete or now < self._next_round:

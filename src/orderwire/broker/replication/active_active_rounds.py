@@ -411,12 +411,16 @@ class Rounds:
             end = None if written else self.files.committed
             self.out.add(SetSync(self.files.committed, end, self.epoch, number))
         self.original.committed(self.files.committed)
+        self.tell_all_committed()
+
+    def tell_all_committed(self) -> None:
+        """Let every member know S, and where our log begins.  [R6]"""
         for each in self.office.isr:
             if each != self.office.me:
                 self.tell_committed(each)
 
     def tell_committed(self, member: BrokerId) -> None:
-        """Let a member know S.  [R6]"""
+        """Let a member know them."""
         message = Commit(
             self.epoch,
             self.files.committed,

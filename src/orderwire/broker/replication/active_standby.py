@@ -281,6 +281,10 @@ class ActiveStandby:
         """A fetch waits at S: S comes as fast as it can anyway."""
         return []
 
+    def start_moved(self, now: Instant) -> Effects:
+        """Tell the followers where our log begins."""
+        return [] if self._term is None else self._push_all(self._term)
+
     def locked(self, now: Instant) -> Effects:
         """There are no rounds."""
         return []
@@ -352,8 +356,7 @@ class ActiveStandby:
             members = {*view.isr, *(self._asked_isr if self._office.changing else ())}
             effects += self._own.advance(term.everybody_has(members, mine), now)
             if effects:
-                for follower in term.followers.values():
-                    effects += term.push(follower, self._own.high_watermark)
+                effects += self._push_all(term)
         return effects + self._waiting.due(self._own.high_watermark, mine)
 
     def _tend(self, now: Instant) -> Effects:
@@ -408,9 +411,14 @@ class ActiveStandby:
             self._contend_at = None
             effects.append(Elect(view.epoch))
         if self._term is not None:
-            for follower in self._term.followers.values():
-                effects += self._term.push(follower, self._own.high_watermark)
+            effects += self._push_all(self._term)
         return effects + self._tend(now)
+
+    def _push_all(self, term: Term) -> Effects:
+        effects: Effects = []
+        for follower in term.followers.values():
+            effects += term.push(follower, self._own.high_watermark)
+        return effects
 
     def next_deadline(self) -> Instant | None:
         """When `wake` is next due."""

@@ -94,6 +94,10 @@ class Replica(Protocol):
         """A consumer's fetch waits at S.  [R9]"""
         ...
 
+    def start_moved(self, now: Instant) -> Effects:
+        """The log begins later than before: as original, tell the others at once."""
+        ...
+
     def locked(self, now: Instant) -> Effects:
         """Somebody made a child of `lock`: a request for a round.  [R9]"""
         ...

@@ -463,6 +463,11 @@ def test_where_the_log_begins_is_told_to_members() -> None:
     group.produce()
     group.run()
     assert [group.at(each).log.start_offset for each in group.ids] == [2, 2, 2]
+    group.pass_time(5)
+    group.at(0).log.delete_records(3, 0, 4)
+    group._do(group.ids[0], group.at(0).start_moved(group.now))
+    group.run()
+    assert [group.at(each).log.start_offset for each in group.ids] == [3, 3, 3], "without a round"
 
 
 def test_messages_survive_the_wire() -> None:

@@ -305,7 +305,7 @@ def test_a_follower_behind_the_start_begins_anew_and_retention_is_followed() -> 
     group.talk([0, 1])
     assert group.replicas[BrokerId(1)].log.start_offset == 6
     log.delete_records(8, group.now // NS_PER_MS, group.high(0))
-    group.do(BrokerId(0), group.replicas[BrokerId(0)].wake(group.now))
+    group.do(BrokerId(0), group.replicas[BrokerId(0)].start_moved(group.now))
     group.talk([0, 1])
     assert group.replicas[BrokerId(1)].log.start_offset == 8, "nothing new, but a new start"
     group.link((0, 2))

@@ -436,6 +436,20 @@ def test_a_replica_behind_the_start_of_the_log_begins_there(side: Side) -> None:
     assert side.texts(2)[-1] == "w"
 
 
+def test_where_the_log_begins_is_told_at_once(side: Side) -> None:
+    for text in "xyz":
+        side.produce(1, batch(text))
+    side.settle()
+    who = side.original()
+    original = side.replicas[who]
+    rounds = original.original.round
+    original.log.delete_records(2, side.now // NS_PER_MS, original.high_watermark)
+    side._do(who, original.start_moved(side.now))
+    side.settle()
+    assert [each.log.start_offset for each in side.replicas] == [2, 2, 2]
+    assert original.original.round == rounds, "no round is needed for that"
+
+
 def test_the_lane_takes_no_more_room_than_what_is_not_committed(
     side: Side, monkeypatch: pytest.MonkeyPatch
 ) -> None:
