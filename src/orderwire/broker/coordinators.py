@@ -6,7 +6,7 @@ request is answered.  Who becomes original reads them back; who is deposed forge
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -95,9 +95,9 @@ class Coordinator(Protocol):
 
 
 class _Held:
-    """A request that waits for records to be committed."""
+    """A request that waits for records to be committed, by one shard or several."""
 
-    __slots__ = ("_failed", "_response", "request")
+    __slots__ = ("_failed", "_missing", "_response", "request")
 
     def __init__(
         self,
@@ -108,10 +108,20 @@ class _Held:
         self.request = request
         self._response = response
         self._failed = failed
+        self._missing = 0
 
     @property
     def token(self) -> int:
         return self.request.token
+
+    def wait(self) -> None:
+        """One more shard has to keep something first."""
+        self._missing += 1
+
+    def kept(self) -> Reply | None:
+        """One of them does; returns the reply when that was the last."""
+        self._missing -= 1
+        return None if self._missing else self.good()
 
     def good(self) -> Reply:
         return reply(self.request, self._response)
@@ -125,6 +135,29 @@ class _Held:
 
     def leave(self) -> None:
         """What is being written goes on."""
+
+
+def kept_by_all(
+    broker: "Broker",
+    coordinators: Sequence[Coordinator],
+    request: Request,
+    response: msgspec.Struct,
+    failed: Callable[[ErrorCode], msgspec.Struct],
+    now: Instant,
+) -> Reply | Outcome:
+    """Answer once everything that was applied is kept by each of these; there is one, at least."""
+    held = _Held(request, response, failed)
+    waits = False
+    for at in coordinators:
+        if not isinstance(at, Shard):  # a broker that is alone has no other
+            return at.kept(request, response, failed, now)
+        if at.failed:
+            return held.bad()
+        waits = at.hold(held) or waits
+    if not waits:
+        return held.good()
+    broker.parked.park(held, Instant(now + broker.settings.produce_wait_ns))
+    return Outcome.PENDING
 
 
 class Alone:
@@ -231,12 +264,19 @@ class Shard:
 
     def _answer(self, request: Request, answer: Answer) -> None:
         held = _Held(request, *self._respond(request, answer.result))
+        if not self.hold(held):
+            self._broker.parked.answer(request.token, held.good())
+
+    def hold(self, held: _Held) -> bool:
+        """Let a request wait until all is kept that was applied; False: it is already."""
         if self._records:
             self._held.append(held)
         elif self._writing is not None:
             self._writing.append(held)
         else:
-            self._broker.parked.answer(request.token, held.good())
+            return False
+        held.wait()
+        return True
 
     def kept(
         self,
@@ -246,17 +286,7 @@ class Shard:
         now: Instant,
     ) -> Reply | Outcome:
         """Answer once everything that was applied is committed."""
-        held = _Held(request, response, failed)
-        if self.failed:
-            return held.bad()
-        if self._records:
-            self._held.append(held)
-        elif self._writing is not None:
-            self._writing.append(held)
-        else:
-            return held.good()
-        self._broker.parked.park(held, Instant(now + self._broker.settings.produce_wait_ns))
-        return Outcome.PENDING
+        return kept_by_all(self._broker, (self,), request, response, failed, now)
 
     @property
     def is_keeping(self) -> bool:
@@ -305,7 +335,9 @@ class Shard:
             self._is_snapshot = False
             self._snapshot_at = result.base_offset
         for held in writing:
-            self._settle(held, held.good())
+            done = held.kept()
+            if done is not None:
+                self._settle(held, done)
         assert self._broker.replicas is not None
         self._broker.replicas.later(self._go_on)
 

@@ -9,7 +9,7 @@ import pytest
 from logs import batch
 from nodes import START, decode
 
-from orderwire.broker.cluster import GROUPS_TOPIC, BrokerAddress, Done
+from orderwire.broker.cluster import GROUPS_TOPIC, BrokerAddress, Done, group_partition
 from orderwire.broker.coordinators import RELOAD_NS
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log import Appended, LogConfig, MemoryStorage, PartitionLog, Refused
@@ -30,6 +30,7 @@ from orderwire.broker.wire.generated.create_partitions import (
     CreatePartitionsTopic,
 )
 from orderwire.broker.wire.generated.create_topics import CreatableTopic, CreateTopicsRequest
+from orderwire.broker.wire.generated.delete_groups import DeleteGroupsRequest
 from orderwire.broker.wire.generated.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -170,17 +171,24 @@ class Alone:
 class World:
     """Broker 0 of three, with one partition of topic t."""
 
-    def __init__(self, mode: str = "active-active", original: int = 0, topic: str = "t") -> None:
+    def __init__(
+        self,
+        mode: str = "active-active",
+        original: int = 0,
+        topic: str = "t",
+        partitions: int = 1,
+    ) -> None:
         view = PartitionView(3, BrokerId(original), ALL, 5, ALL)
         self.now = START
         self.cluster = Alone(view)
-        self.replica = Puppet(view)
+        self.replicas = [Puppet(view) for _ in range(partitions)]
+        self.replica = self.replicas[0]
         self.late: dict[int, Reply] = {}
         self._token = 0
         self.client = Client("10.0.0.1", "here", 9092, connection=4)
 
         def opened(of: ReplicaOf) -> Any:
-            return self.replica
+            return self.replicas[of.index]
 
         self.broker = Broker(
             BrokerSettings(node_id=0, topics=TopicSettings(auto_create=True)),
@@ -193,7 +201,8 @@ class World:
             open_replica=opened,
         )
         self.topic = topic
-        self.broker.topic_changed(Topic(topic, ID, 1, {"orderwire.mode": mode}, (ALL,)), self.now)
+        made = Topic(topic, ID, partitions, {"orderwire.mode": mode}, (ALL,) * partitions)
+        self.broker.topic_changed(made, self.now)
 
     @property
     def partition(self) -> Partition:
@@ -223,9 +232,11 @@ class World:
     def take(self) -> None:
         self.late.update(self.broker.parked.ready())
 
-    def tell(self, *effects: Effect) -> None:
+    def tell(self, *effects: Effect, index: int = 0) -> None:
         assert self.broker.replicas is not None
-        self.broker.replicas.carry_out(self.partition, list(effects), self.now)
+        partition = self.broker.partition(self.topic, index)
+        assert partition is not None
+        self.broker.replicas.carry_out(partition, list(effects), self.now)
         self.take()
 
     def wait(self, ns: int) -> None:
@@ -539,25 +550,29 @@ def test_a_missing_topic_is_made_once() -> None:
 class Groups(World):
     """Broker 0 coordinates every group."""
 
-    def __init__(self) -> None:
-        super().__init__("active-standby", topic=GROUPS_TOPIC)
-        self.tell(Note(Recovered(3, 0)))
+    def __init__(self, partitions: int = 1) -> None:
+        super().__init__("active-standby", topic=GROUPS_TOPIC, partitions=partitions)
+        for index in range(partitions):
+            self.tell(Note(Recovered(3, 0)), index=index)
 
-    def commit(self, offset: int) -> int:
+    def commit(self, offset: int, group: str = "g") -> int:
         """Commit for group g; the topic that is committed to is the only one there is."""
         place = [OffsetCommitRequestPartition(0, offset, -1, None)]
-        body = OffsetCommitRequest("g", topics=[OffsetCommitRequestTopic(GROUPS_TOPIC, place)])
+        body = OffsetCommitRequest(group, topics=[OffsetCommitRequestTopic(GROUPS_TOPIC, place)])
         return self.send(ApiKey.OFFSET_COMMIT, 8, body)[0]
 
-    def ask(self) -> tuple[int, Any]:
-        body = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g", topics=None)])
+    def ask(self, *groups: str) -> tuple[int, Any]:
+        asked = [OffsetFetchRequestGroup(group, topics=None) for group in groups or ("g",)]
+        body = OffsetFetchRequest(groups=asked)
         return self.send(ApiKey.OFFSET_FETCH, 8, body)
 
-    def keep(self) -> None:
+    def keep(self, index: int = 0) -> None:
         """What is written last becomes part of the log, and is committed."""
-        self.replica.log.append(self.replica.records.pop(), 3, 0)
-        self.tell(Advance(self.replica.log.end_offset))
-        self.tell(Answer(self.replica.asked[-1][0], Appended(0, 0)))
+        replica = self.replicas[index]
+        done = replica.log.append(replica.records.pop(), 3, 0)
+        assert isinstance(done, Appended)
+        self.tell(Advance(replica.log.end_offset), index=index)
+        self.tell(Answer(replica.asked[-1][0], done), index=index)
 
     @staticmethod
     def committed(reply: Any) -> int:
@@ -750,3 +765,51 @@ def test_what_retention_deletes_is_told_at_once() -> None:
     world.wait(world.broker.settings.retention_check_ns)
     assert world.replica.log.start_offset > 0
     assert world.replica.starts == [world.replica.log.start_offset]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_groups_of_several_shards_are_deleted_when_all_of_them_keep_it(first: int) -> None:
+    world = Groups(partitions=2)
+    names = ["a", "d"]
+    assert [group_partition(name, 2) for name in names] == [1, 0]
+    for name in names:
+        world.commit(5, name)
+        world.keep(group_partition(name, 2))
+    ask = DeleteGroupsRequest(names)
+    token, done = world.send(ApiKey.DELETE_GROUPS, 2, ask)
+    assert done is Outcome.PENDING
+    world.keep(first)
+    assert token not in world.late
+    world.keep(1 - first)
+    answer = decode(ApiKey.DELETE_GROUPS, 2, world.late[token])
+    assert [(one.group_id, one.error_code) for one in answer.results] == [("a", 0), ("d", 0)]
+    gone = world.send(ApiKey.DELETE_GROUPS, 2, ask)[1]
+    errors = [one.error_code for one in decode(ApiKey.DELETE_GROUPS, 2, gone).results]
+    assert errors == [ErrorCode.GROUP_ID_NOT_FOUND] * 2
+
+
+def test_groups_are_not_called_deleted_when_one_shard_does_not_keep_it() -> None:
+    world = Groups(partitions=2)
+    for name, index in (("a", 1), ("d", 0)):
+        world.commit(5, name)
+        world.keep(index)
+    token, _ = world.send(ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest(["a", "d"]))
+    refusal = Refused(ErrorCode.NOT_ENOUGH_REPLICAS, "one is left")
+    world.tell(Answer(world.replicas[1].asked[-1][0], refusal), index=1)
+    answer = decode(ApiKey.DELETE_GROUPS, 2, world.late[token])
+    assert {one.error_code for one in answer.results} == {ErrorCode.NOT_COORDINATOR}
+    world.keep(0)
+
+
+def test_offsets_of_several_shards_are_told_when_all_of_them_keep_them() -> None:
+    world = Groups(partitions=2)
+    world.commit(5, "a")
+    world.commit(6, "d")
+    token, done = world.ask("a", "d")
+    assert done is Outcome.PENDING
+    world.keep(0)
+    assert token not in world.late
+    world.keep(1)
+    groups = decode(ApiKey.OFFSET_FETCH, 8, world.late[token]).groups
+    told = [one.topics[0].partitions[0].committed_offset for one in groups]
+    assert told == [5, 6]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from orderwire.broker.coordinators import Coordinator
+from orderwire.broker.coordinators import Coordinator, kept_by_all
 from orderwire.broker.error_codes import RETRIED_AT_ONCE, ErrorCode
 from orderwire.broker.group_model import (
     CommittedOffset,
@@ -261,19 +261,17 @@ def offset_fetch(broker: "Broker", request: Request, now: Instant) -> Reply | Ou
     body = request.body
     if request.version >= 8:
         groups: list[OffsetFetchResponseGroup] = []
-        keeping: Coordinator | None = None
+        keeping: list[Coordinator] = []
         for group in body.groups:
             answer = _fetched_group(broker, request, group)
             at = broker.coordinator(group.group_id)
             if not answer.error_code and not isinstance(at, ErrorCode) and at.is_keeping:
-                if keeping is not None and at is not keeping:  # one can be waited for
-                    error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-                    answer = OffsetFetchResponseGroup(group.group_id, error_code=error)
-                else:
-                    keeping = at
+                keeping.append(at)
             groups.append(answer)
-        if keeping is not None:
-            return keeping.kept(
+        if keeping:
+            return kept_by_all(
+                broker,
+                keeping,
                 request,
                 OffsetFetchResponse(groups=groups),
                 lambda error: OffsetFetchResponse(
@@ -416,7 +414,7 @@ def delete_groups(broker: "Broker", request: Request, now: Instant) -> Reply | O
     """Delete empty groups."""
     names = list(request.body.groups_names)
     results = []
-    changed: Coordinator | None = None
+    changed: list[Coordinator] = []
     for group_id in names:
         at = _coordinator(broker, request, Operation.DELETE, group_id)
         if isinstance(at, ErrorCode):
@@ -425,12 +423,14 @@ def delete_groups(broker: "Broker", request: Request, now: Instant) -> Reply | O
         error, effects = at.groups.delete(group_id)
         if effects:
             at.apply(effects, now)
-            changed = at
+            changed.append(at)
         results.append(DeletableGroupResult(group_id, error))
     response = DeleteGroupsResponse(results=results)
-    if changed is None:
+    if not changed:
         return reply(request, response)
-    return changed.kept(
+    return kept_by_all(
+        broker,
+        changed,
         request,
         response,
         lambda error: DeleteGroupsResponse(
