@@ -19,6 +19,7 @@ from orderwire.aio.broker_connection import Connection, Slot
 from orderwire.aio.broker_files import BrokerFiles
 from orderwire.aio.clock import GroupClock
 from orderwire.aio.cluster_host import ClusterHost
+from orderwire.aio.tls_listener import TlsListener
 from orderwire.broker.flush import Flush
 from orderwire.broker.log import Storage, StorageError
 from orderwire.broker.node import Broker, Commit
@@ -136,7 +137,7 @@ class BrokerServer:
         self._timer: TimerHandle | None = None
         self._armed_for = Instant(0)
         self._ticker: TimerHandle | None = None
-        self._server: Server | None = None
+        self._server: Server | TlsListener | None = None
         self.host = host
         """This broker's part in its cluster; None when it is alone."""
         self.next_token = count(1).__next__
@@ -209,21 +210,28 @@ class BrokerServer:
         return guard
 
     async def _listen(self, host: str, port: int) -> None:
-        self._server = await self.loop.create_server(
-            lambda: Connection(self),
-            host,
-            port,
-            backlog=_BACKLOG,
-            start_serving=False,
-            ssl=self._tls,
-            ssl_handshake_timeout=None if self._tls is None else _HANDSHAKE_S,
-        )
-        name = self._server.sockets[0].getsockname()
-        self.address = (str(name[0]), int(name[1]))
+        if self._tls is not None:
+            self._server = TlsListener(
+                self._tls,
+                lambda: Connection(self),
+                may_enter=self._may_enter,
+                handshake_s=_HANDSHAKE_S,
+            )
+            await self._server.bind(host, port, _BACKLOG)
+            self.address = self._server.address
+        else:
+            self._server = await self.loop.create_server(
+                lambda: Connection(self), host, port, backlog=_BACKLOG, start_serving=False
+            )
+            name = self._server.sockets[0].getsockname()
+            self.address = (str(name[0]), int(name[1]))
         if self.host is not None:
             await self.host.start(self, self._advertise or self.address)
         self._files.report_strays({topic.topic_id.hex() for topic in self.broker.topics})
-        await self._server.start_serving()
+        if isinstance(self._server, TlsListener):
+            self._server.start()
+        else:
+            await self._server.start_serving()
         self._tick()
         self._arm()
 
@@ -285,14 +293,26 @@ class BrokerServer:
         """Return the address that a client on this socket address is told."""
         return self._advertise if self._advertise is not None else (host, port)
 
+    def _may_enter(self, host: str) -> bool:
+        """Whether another TLS handshake may begin: those under way count as connections."""
+        assert isinstance(self._server, TlsListener)
+        return self._has_room(host, self._server.handshakes)
+
+    def _has_room(self, host: str, handshakes: Counter[str]) -> bool:
+        count = len(self._connections) + handshakes.total()
+        from_there = self._by_address[host] + handshakes[host]
+        if count >= self.limits.connections_max:
+            self._refuse(host, f"{count} connections are open")
+            return False
+        if from_there >= self.limits.connections_per_address_max:
+            self._refuse(host, f"{from_there} connections are open from there")
+            return False
+        return True
+
     def admit(self, connection: Connection) -> bool:
         """Count a connection in, unless there are too many."""
         host = connection.client.host
-        if len(self._connections) >= self.limits.connections_max:
-            self._refuse(host, f"{len(self._connections)} connections are open")
-            return False
-        if self._by_address[host] >= self.limits.connections_per_address_max:
-            self._refuse(host, f"{self._by_address[host]} connections are open from there")
+        if not self._has_room(host, Counter()):
             return False
         self._connections.add(connection)
         self._by_address[host] += 1

@@ -34,9 +34,10 @@ _JOIN_BYTES_MAX = 128 << 10
 class Link(BufferedProtocol):
     """Says hello, takes frames, sends frames.
 
-    `greeted(link, hello)` follows the peer's hello and may refuse it by RemoteProtocolError;
-    `received(link, kind, content)` each later frame, its content only lent; `settled()` each read;
-    `ended(link, why)` the end, once.
+    `opened(link)` is called when there is a connection, and may close it; `greeted(link, hello)`
+    follows the peer's hello and may refuse it by RemoteProtocolError; `received(link, kind,
+    content)` each later frame, its content only lent; `settled()` each read; `ended(link, why)` the
+    end, once.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Link(BufferedProtocol):
         received: Callable[["Link", int, memoryview], None],
         settled: Callable[[], None],
         ended: Callable[["Link", str], None],
+        opened: Callable[["Link"], None] = lambda link: None,
     ) -> None:
         """`hello` is said at once by who dials; who is called answers with `greet`."""
         self.hello: Hello | None = None
@@ -56,6 +58,7 @@ class Link(BufferedProtocol):
         self.greeted_or_ended = asyncio.Event()
         """Set when the peer has said hello, or will not any more."""
         self._mine = hello
+        self._opened = opened
         self._greeted = greeted
         self._received = received
         self._settled = settled
@@ -71,6 +74,11 @@ class Link(BufferedProtocol):
         self._heard = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def dialled(self) -> bool:
+        """Whether we called the peer."""
+        return self._mine is not None
+
     # -- asyncio's calls --------------------------------------------------------------------
 
     def connection_made(self, transport: BaseTransport) -> None:
@@ -81,6 +89,7 @@ class Link(BufferedProtocol):
         connected = self._transport.get_extra_info("socket")
         if connected is not None:
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._opened(self)
         if self._mine is not None:
             self._transport.write(hello_frame(self._mine))
         self._timer = self._loop.call_later(HELLO_WAIT_S, self._look)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import ssl
 from asyncio import Server
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -23,8 +22,9 @@ from orderwire.aio.cluster_frames import (
     plain_frame,
     read_request,
 )
-from orderwire.aio.cluster_link import Link
+from orderwire.aio.cluster_link import HELLO_WAIT_S, Link
 from orderwire.aio.discovery_tls import Credentials
+from orderwire.aio.tls_listener import TlsListener
 from orderwire.broker.replication.view import BrokerId
 from orderwire.kernel.errors import RemoteProtocolError
 
@@ -34,6 +34,7 @@ STRANGERS_MAX = 64
 """Connections that have not said who they are, or are administrators'."""
 _PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _DIAL_WAIT_S = 3.0
+_BACKLOG = 256
 _REFUSALS = 3
 """Refused connections in a row that prove the end of a process."""
 _PROBES = 20
@@ -94,16 +95,26 @@ class ClusterLinks:
         self._strangers: set[Link] = set()
         self._dialling: dict[BrokerId, asyncio.Task[None]] = {}
         self._next = count(1).__next__
-        self._server: Server | None = None
+        self._server: Server | TlsListener | None = None
         self._closing = False
         self.address = ("", 0)
 
     async def listen(self, host: str, port: int) -> None:
         """Take connections.  Raises OSError."""
-        context: ssl.SSLContext | None = None if self._tls is None else self._tls.server
+        if self._tls is not None:
+            self._server = TlsListener(
+                self._tls.server,
+                lambda: self._link(None),
+                may_enter=self._may_enter,
+                handshake_s=HELLO_WAIT_S,
+            )
+            await self._server.bind(host, port, _BACKLOG)
+            self._server.start()
+            self.address = self._server.address
+            return
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
-            lambda: self._link(None), host, port, ssl=context, start_serving=True
+            lambda: self._link(None), host, port, backlog=_BACKLOG
         )
         name = self._server.sockets[0].getsockname()
         self.address = (str(name[0]), int(name[1]))
@@ -199,17 +210,29 @@ class ClusterLinks:
         return Hello(VERSION, self._cluster_id(), self._me, self._incarnation, connection, target)
 
     def _link(self, hello: Hello | None) -> Link:
-        link = Link(
+        return Link(
             hello=hello,
+            opened=self._opened,
             greeted=self._greeted,
             received=self._frame,
             settled=self._settled,
             ended=self._ended,
         )
-        if len(self._strangers) >= STRANGERS_MAX:
-            asyncio.get_running_loop().call_soon(link.close, "too many strangers")
-        self._strangers.add(link)
-        return link
+
+    def _may_enter(self, host: str) -> bool:
+        """Whether another TLS handshake may begin."""
+        assert isinstance(self._server, TlsListener)
+        if len(self._strangers) + self._server.handshakes.total() < STRANGERS_MAX:
+            return True
+        self.ends["too many strangers"] += 1
+        return False
+
+    def _opened(self, link: Link) -> None:
+        """Somebody is there; who has called is a stranger until it says who it is."""
+        if not link.dialled and len(self._strangers) >= STRANGERS_MAX:
+            link.close("too many strangers")
+        else:
+            self._strangers.add(link)
 
     # -- links ------------------------------------------------------------------------------
 
