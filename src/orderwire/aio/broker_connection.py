@@ -267,6 +267,11 @@ class Connection(BufferedProtocol):
 
     def filled(self, slot: Slot) -> None:
         """Send what has become first in order, and go on with what was held up by it."""
+        self.take_filled(slot)
+        self.send_filled()
+
+    def take_filled(self, slot: Slot) -> None:
+        """Take what has become first in order; `send_filled` follows."""
         assert slot.reply is not None
         if self._outbox is None or self._closing:
             return
@@ -281,8 +286,12 @@ class Connection(BufferedProtocol):
                 break
             self._out.append(reply)
             self._waiting -= slots.popleft().requests
-        self._flush()
-        self._go_on()
+
+    def send_filled(self) -> None:
+        """Send what was taken, in one piece, and parse on."""
+        if self._outbox is not None and not self._closing:
+            self._flush()
+            self._go_on()
 
     def _is_stopped(self) -> bool:
         outbox = self._outbox

@@ -377,13 +377,21 @@ class BrokerServer:
         broker = self.broker
         for aside in broker.parked.take_asides():
             self._look_aside(aside)
+        filled: dict[Connection, None] = {}
         while broker.parked.has_ready:
             for token, reply in broker.parked.ready():
                 slot = self._parked.pop(token)
                 if reply.delay_ns:
                     self.fill_later(slot, reply)
+                elif reply.durable and self.holds_durable:
+                    self.fill_when_durable(slot, reply)
                 else:
-                    self._fill(slot, reply)
+                    slot.reply = reply
+                    slot.connection.take_filled(slot)
+                    filled[slot.connection] = None
+            for connection in filled:  # each in one piece, however many of its requests
+                connection.send_filled()
+            filled.clear()
         if broker.has_unsynced:
             self._commit_soon()
         if self.host is not None:

@@ -92,7 +92,7 @@ class ActiveActiveReplica:
 
     def open_files(self, storage: Storage) -> ReplicaFiles:
         """What lies beside the log."""
-        return ReplicaFiles(storage, self.log, self.settings.pending_bytes_max)
+        return ReplicaFiles(storage, self.log, self.settings)
 
     def make_member(self) -> Member:
         """What every replica does."""

@@ -4,12 +4,14 @@ The main log is contiguous; what a round has not settled yet waits in the pendin
 leaves one file only when it is durable in another.  [S004:4.1, S004:9.5]
 """
 
+from orderwire.broker.flush import Flush
 from orderwire.broker.log import LogDamaged, PartitionLog, Refused, Storage
 from orderwire.broker.replication.active_active_messages import Held
 from orderwire.broker.replication.kept import Kept
 from orderwire.broker.replication.orphans import Orphans
 from orderwire.broker.replication.pending_journal import PendingJournal
 from orderwire.broker.replication.seal import Seal, make_seal, may_be_seal, read_seal
+from orderwire.broker.replication.settings import ReplicationSettings
 from orderwire.broker.replication.spans import Span
 from orderwire.broker.wire.batch import CONTROL, BatchHeader, place, read_header, walk
 from orderwire.broker.wire.parts import Buffer
@@ -27,12 +29,13 @@ Identity = tuple[int, int]
 class ReplicaFiles:
     """One partition's files at one replica."""
 
-    def __init__(self, storage: Storage, log: PartitionLog, pending_bytes_max: int) -> None:
+    def __init__(self, storage: Storage, log: PartitionLog, settings: ReplicationSettings) -> None:
         """Open what lies beside the log.  Raises StorageError."""
         self.log = log
+        self._waits_for_disk = settings.flush is not Flush.NONE
         self.kept = Kept(storage)
         # An original refuses before this is full; members take what it has assigned.
-        self.pending = PendingJournal(storage, 2 * pending_bytes_max, log.end_offset)
+        self.pending = PendingJournal(storage, 2 * settings.pending_bytes_max, log.end_offset)
         self.orphans = Orphans(storage)
         self.committed = max(min(self.kept.high_watermark, log.end_offset), log.start_offset)
         """S + 1.  [R6]"""
@@ -47,6 +50,11 @@ class ReplicaFiles:
     def known_epoch(self) -> int:
         """The highest epoch we have acted in.  [R2]"""
         return self.kept.known_epoch
+
+    @property
+    def durable_end(self) -> int:
+        """All below survives a power failure; with `flush=none`, the process.  [G17]"""
+        return self.log.synced_offset if self._waits_for_disk else self.log.end_offset
 
     @property
     def end(self) -> int:
@@ -77,32 +85,16 @@ class ReplicaFiles:
 
     def has(self, header: BatchHeader) -> bool:
         """Whether exactly this batch is pending."""
-        mine = self.pending.covering(header.base_offset)
+        mine = self.pending.at(header.base_offset)
         return (
-            mine is not None
-            and mine.base_offset == header.base_offset
-            and mine.crc == header.crc
-            and mine.leader_epoch == header.leader_epoch
+            mine is not None and mine.crc == header.crc and mine.leader_epoch == header.leader_epoch
         )
 
     def keep(self, records: Buffer) -> Refused | None:
         """Put placed batches into the journal, all or none; those that are there stay."""
-        taken: list[int] = []
-        refused: Refused | None = None
         with memoryview(records) as view:
-            for at, header in walk(records):
-                if self.has(header):
-                    continue
-                with view[at : at + header.size_bytes] as batch:
-                    done = self.pending.append(batch)
-                if isinstance(done, Refused):
-                    refused = done
-                    break
-                taken.append(header.base_offset)
-        if refused is not None:
-            for base in taken:
-                self.pending.drop(base)
-        return refused
+            new = [(at, header) for at, header in walk(records) if not self.has(header)]
+            return self.pending.append_all(view, new) if new else None
 
     def read(self, span: Span, bytes_max: int) -> bytes:
         """Whole batches from the start of this span on, side by side; empty when that is not here.
@@ -113,18 +105,7 @@ class ReplicaFiles:
         if start < self.log.end_offset:
             data = self.log.copy(start, bytes_max, end)
             return b"" if isinstance(data, Refused) else data
-        parts: list[bytes] = []
-        size = 0
-        while start < end:
-            header = self.pending.covering(start)
-            if header is None or header.base_offset != start or header.last_offset >= end:
-                break
-            if parts and size + header.size_bytes > bytes_max:
-                break
-            parts.append(self.pending.read(start))
-            size += header.size_bytes
-            start = header.last_offset + 1
-        return b"".join(parts)
+        return self.pending.read_run(start, end, bytes_max)
 
     # The main log.
 
@@ -159,7 +140,7 @@ class ReplicaFiles:
 
     def forget_settled(self) -> None:
         """Drop from the journal what is durable in the main log."""
-        self.pending.forget_below(self.log.synced_offset)
+        self.pending.forget_below(self.durable_end)
 
     def commit(self, committed: int, now: Instant) -> bool:
         """S moves, as far as our log goes; returns whether it did.  [R6]"""

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from orderwire.broker.error_codes import ErrorCode
+from orderwire.broker.flush import Flush
 from orderwire.broker.log import PartitionLog, Storage, StorageError
 from orderwire.broker.replication.active_active_lanes_intake import LaneIntake
 from orderwire.broker.replication.active_active_lanes_member import LaneMember
@@ -80,7 +81,13 @@ class ActiveActiveLanes:
         self.me = me
         self.log = log
         self.settings = settings
-        self.store = LaneStore(me, storage, log, now // NS_PER_MS)
+        self.store = LaneStore(
+            me,
+            storage,
+            log,
+            now // NS_PER_MS,
+            waits_for_disk=settings.flush is not Flush.NONE,
+        )
         last = self.store.last
         hint = min(max(last.committed, self.store.kept.high_watermark), last.end_offset)
         self.high_watermark = max(hint, log.start_offset)

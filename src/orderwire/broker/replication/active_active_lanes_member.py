@@ -142,7 +142,7 @@ class LaneMember:
         replica = self._replica
         replica.open_lane()
         effects = replica.ordered(cut.slices, placed)
-        effects.append(Sync())
+        effects += self.put_on_disk(now)
         effects += self._hear(cut.committed, cut.log_start, now)
         return effects + replica.push(now)
 
@@ -180,6 +180,10 @@ class LaneMember:
         if not store.is_durable:
             return [Sync()]
         return self._tell_done(last.epoch, last.round, now)
+
+    def put_on_disk(self, now: Instant) -> Effects:
+        """Our log has another cut: be Done with it once it is durable.  [R5]"""
+        return self.synced(now) if self._store.is_durable else [Sync()]
 
     def synced(self, now: Instant) -> Effects:
         """Something is durable now."""

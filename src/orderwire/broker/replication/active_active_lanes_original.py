@@ -23,7 +23,6 @@ from orderwire.broker.replication.effects import (
     Recovered,
     RoundOpened,
     SetSync,
-    Sync,
     Tell,
 )
 from orderwire.broker.replication.lane_messages import (
@@ -246,7 +245,7 @@ class LaneOriginal:
         for member in self._others():
             if member in self._replica.links:
                 effects.append(Tell(member, LaneResend(self._store.copy(member).end)))
-        return effects
+        return effects + self._replica.member.put_on_disk(now)
 
     def _finish_round(self, now: Instant) -> Effects:
         effects: Effects = []
@@ -340,7 +339,8 @@ class LaneOriginal:
             slices.append(LaneSlice(broker, start, end, offset, tuple(placed.left_out)))
             offset = placed.next_offset
         effects += self._propose(tuple(slices), tuple(sorted(ends.items())), now)
-        return effects + replica.ordered(tuple(slices), written)
+        effects += replica.ordered(tuple(slices), written)
+        return effects + replica.member.put_on_disk(now)
 
     def _propose(
         self, slices: tuple[LaneSlice, ...], ends: tuple[tuple[int, int], ...], now: Instant
@@ -367,7 +367,7 @@ class LaneOriginal:
         self._cut = cut
         store.close_cut(cut)
         effects: Effects = [Note(RoundOpened(self.epoch, self.round, 0, start, end))]
-        return [*effects, *self._tell_all(cut), Sync()]
+        return [*effects, *self._tell_all(cut)]
 
     @property
     def cut(self) -> LaneCut | None:

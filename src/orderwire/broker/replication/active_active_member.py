@@ -314,8 +314,8 @@ class Member:
         return False
 
     def durable(self, end: int) -> bool:
-        """Whether everything below is on disk.  [R5, G17]"""
-        return self.files.log.synced_offset >= end
+        """Whether everything below is on disk, or need not be.  [R5, G17]"""
+        return self.files.durable_end >= end
 
     def synced(self, now: Instant) -> None:
         """Say that we are done, once that is true."""

@@ -130,32 +130,79 @@ class BatchStore:
         """Keep one whole, checked batch.  Raises StorageError; nothing is kept then."""
         header = read_header(batch)
         assert header.size_bytes == len(batch), "one batch at a time"
+        with memoryview(batch) as view:
+            return self.append_all(view, [(0, header)])[0], header
+
+    def append_all(
+        self, records: memoryview, batches: list[tuple[int, BatchHeader]]
+    ) -> list[Place]:
+        """Keep these of the batches there, checked, in one write; all or none, as `append`."""
         current = self._current()
-        position = self._write(current, _BATCH, bytes(batch[:CRC_FROM]), batch)
-        current.kept[position] = header
-        self._kept_bytes += header.size_bytes
-        return Place(current.number, position), header
+        number = current.number
+        position = current.file.size
+        parts: list[Buffer] = []
+        places: list[Place] = []
+        for at, header in batches:
+            size = header.size_bytes
+            parts.append(_framing(_BATCH, records[at : at + CRC_FROM]))
+            parts.append(records[at : at + size])
+            position += _FRAME.size
+            places.append(Place(number, position))
+            position += size
+        self._write(current, b"".join(parts))
+        for place, (_, header) in zip(places, batches, strict=True):
+            current.kept[place.position] = header
+            self._kept_bytes += header.size_bytes
+        return places
 
     def read(self, place: Place) -> bytes:
         """Fetch a batch that is kept.  Raises LogDamaged."""
-        file = self._files[place.file]
-        header = file.kept[place.position]
-        data = file.file.read(place.position, header.size_bytes)
+        return self.read_all([place])
+
+    def read_all(self, places: list[Place]) -> bytes:
+        """Fetch batches that are kept, one after the other; those that stand side by side at once.
+
+        Raises LogDamaged.
+        """
+        found: list[memoryview] = []
+        first = 0
+        while first < len(places):
+            file = self._files[places[first].file]
+            kept = file.kept
+            start = position = places[first].position
+            headers: list[tuple[int, BatchHeader]] = []
+            while (
+                first < len(places)
+                and places[first].position == position
+                and places[first].file == file.number
+            ):
+                header = kept[position]
+                headers.append((position - start, header))
+                position += header.size_bytes + _FRAME.size
+                first += 1
+            data = memoryview(file.file.read(start, position - _FRAME.size - start))
+            for at, header in headers:
+                batch = data[at : at + header.size_bytes]
+                self._check(batch, header, file.number, start + at)
+                found.append(batch)
+        return b"".join(found)
+
+    def _check(self, data: memoryview, header: BatchHeader, number: int, position: int) -> None:
         if (
             len(data) != header.size_bytes
             or read_header(data) != header
-            or not crc_matches(data, 0, len(data), header.crc)
+            or crc32c(data[CRC_FROM:]) != header.crc
         ):
             raise LogDamaged(
-                f"{self._name}-{place.file} at byte {place.position}: the batch at offset"
+                f"{self._name}-{number} at byte {position}: the batch at offset"
                 f" {header.base_offset} is damaged: restore it from a copy"
             )
-        return data
 
     def drop(self, place: Place) -> None:
         """Let a batch go, which has another home or none; durable after the next sync."""
         file = self._files[place.file]
-        self._write(file, _DROPPED, _POSITION.pack(place.position), b"")
+        head = _POSITION.pack(place.position)
+        self._write(file, _framing(_DROPPED, head) + head)
         self.forget(place)
 
     def forget(self, place: Place) -> None:
@@ -215,13 +262,12 @@ class BatchStore:
             self._names += 1
         return self._files[number]
 
-    def _write(self, to: _File, kind: int, head: bytes, data: Buffer) -> int:
-        """Append a frame, all or nothing; returns where its content begins."""
+    def _write(self, to: _File, frames: bytes) -> None:
+        """Append frames, all or nothing."""
         self._check_usable()
-        frame = _FRAME.pack(crc32c(head, kind), kind)
         size = to.file.size
         try:
-            to.file.append(b"".join((frame, data if kind == _BATCH else head)))
+            to.file.append(frames)
         except StorageError:
             try:  # half a frame would hide those behind it
                 to.file.truncate(size)
@@ -230,7 +276,6 @@ class BatchStore:
             raise
         self._changes += 1
         to.changed = self._changes
-        return size + _FRAME.size
 
     def _tidy(self, file: _File) -> None:
         """Remove a file in which nothing is kept; the newest is only cut to nothing."""
@@ -284,3 +329,8 @@ class BatchStore:
             self._changes += 1
             into.changed = self._changes
         return cut
+
+
+def _framing(kind: int, head: Buffer) -> bytes:
+    """What stands before a batch, of which `head` is the first part, or before a position."""
+    return _FRAME.pack(crc32c(head, kind), kind)

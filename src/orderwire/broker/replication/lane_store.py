@@ -44,9 +44,18 @@ class LaneSync:
 class LaneStore:
     """Files: the main log, its cuts, our lane, the epoch we promised to keep to."""
 
-    def __init__(self, me: BrokerId, storage: Storage, log: PartitionLog, now_ms: int) -> None:
+    def __init__(
+        self,
+        me: BrokerId,
+        storage: Storage,
+        log: PartitionLog,
+        now_ms: int,
+        *,
+        waits_for_disk: bool = True,
+    ) -> None:
         """Open what is there; a cut of which only a part was written is cut off."""
         self.me = me
+        self._waits_for_disk = waits_for_disk
         self.log = log
         self.kept = Kept(storage)
         self.cuts = CutHistory(storage, log.end_offset)
@@ -55,8 +64,8 @@ class LaneStore:
             log.truncate(self.last.end_offset, now_ms)
         self.lane = Lane(storage, self.last.end_of(me))
         self.copies: dict[int, LaneCopy] = {}
-        self.durable: Stamp = self.last.stamp
-        """The last cut that survives a power failure."""
+        self._synced: Stamp = self.last.stamp
+        """The last cut that is on disk."""
         self._undone_times = 0
         """How often something was taken back."""
         if begun_anew:  # a crash came before the cuts were
@@ -154,11 +163,16 @@ class LaneStore:
 
     def _undone(self, record: CutRecord) -> None:
         self._undone_times += 1
-        self.durable = record.stamp
+        self._synced = record.stamp
         for broker, copy in self.copies.items():
             copy.restart(record.end_of(broker))
 
     # Syncing.
+
+    @property
+    def durable(self) -> Stamp:
+        """The last cut that survives a power failure; with `flush=none`, the process."""
+        return self._synced if self._waits_for_disk else self.last.stamp
 
     @property
     def is_durable(self) -> bool:
@@ -171,7 +185,7 @@ class LaneStore:
         cuts = self.cuts
         dirty = cuts.synced < cuts.changes
         if job is None and not dirty:
-            self.durable = self.last.stamp
+            self._synced = self.last.stamp
             cuts.safe = self.last
             return None
         file = cuts.file if dirty else None
@@ -183,7 +197,7 @@ class LaneStore:
             self.log.end_sync(work.log, error)
         if error is None and work.undone == self._undone_times:
             self.cuts.synced = max(self.cuts.synced, work.changes)
-            self.durable = work.record.stamp
+            self._synced = work.record.stamp
             self.cuts.safe = work.record
 
     def close(self, high_watermark: int) -> None:

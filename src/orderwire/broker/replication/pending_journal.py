@@ -7,6 +7,8 @@ restart those below the log's end are forgotten again.  Orphans are dropped for 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 
+from crc32c import crc32c
+
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log import Refused, Storage, StorageError
 from orderwire.broker.replication.batch_store import (
@@ -16,7 +18,13 @@ from orderwire.broker.replication.batch_store import (
     StoreRecovery,
     StoreSync,
 )
-from orderwire.broker.wire.batch import HEADER_BYTES, MAGIC, BatchHeader, crc_matches, read_header
+from orderwire.broker.wire.batch import (
+    CRC_FROM,
+    HEADER_BYTES,
+    MAGIC,
+    BatchHeader,
+    read_header,
+)
 from orderwire.broker.wire.parts import Buffer
 
 _NAME = "pending"
@@ -65,31 +73,60 @@ class PendingJournal:
         Refused when it is not whole, holds an offset that another one holds, or there is no room.
         Raises StorageError; nothing is kept then.
         """
-        size = len(batch)
-        header = read_header(batch) if size >= HEADER_BYTES else None
-        if (
-            header is None
-            or header.magic != MAGIC
-            or header.size_bytes != size
-            or header.count < 1
-            or header.last_offset_delta < 0
-            or not crc_matches(batch, 0, size, header.crc)
-        ):
-            return Refused(ErrorCode.CORRUPT_MESSAGE, f"{size} bytes are not one whole batch")
-        if other := next(self.overlapping(header.base_offset, header.last_offset), None):
-            return Refused(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"a batch at offsets {header.base_offset} … {header.last_offset} would stand over"
-                f" one at {other.base_offset} … {other.last_offset}",
-            )
+        if len(batch) < HEADER_BYTES:
+            return _torn(len(batch))
+        header = read_header(batch)
+        with memoryview(batch) as view:
+            if header.size_bytes != len(view):
+                return _torn(len(view))
+            refused = self.append_all(view, [(0, header)])
+        return header if refused is None else refused
+
+    def append_all(
+        self, records: memoryview, batches: list[tuple[int, BatchHeader]]
+    ) -> Refused | None:
+        """Keep these of the batches there, in one write, all or none; ascending.
+
+        As `append`.
+        """
+        size = 0
+        free_from = self.end_offset
+        behind = -1
+        for at, header in batches:
+            length = header.size_bytes
+            base, last = header.base_offset, header.base_offset + header.last_offset_delta
+            size += length
+            if (
+                header.magic != MAGIC
+                or length < HEADER_BYTES
+                or at + length > len(records)
+                or header.count < 1
+                or last < base
+                or crc32c(records[at + CRC_FROM : at + length]) != header.crc
+            ):
+                return _torn(length)
+            other = next(self.overlapping(base, last), None) if base < free_from else None
+            if other is not None or base < behind:
+                where = "" if other is None else f" at {other.base_offset} … {other.last_offset}"
+                return Refused(
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"a batch at offsets {base} … {last} would stand over another{where}",
+                )
+            behind = last + 1
         if self.kept_bytes + size > self._bytes_max:
             return Refused(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
                 f"{self.kept_bytes} bytes wait for a round; at most {self._bytes_max} may",
             )
-        place, header = self._store.append(batch)
-        self._take(place, header)
-        return header
+        places = self._store.append_all(records, batches)
+        for place, (_, header) in zip(places, batches, strict=True):
+            self._take(place, header)
+        return None
+
+    def at(self, base_offset: int) -> BatchHeader | None:
+        """The batch that begins at this offset."""
+        found = self._entries.get(base_offset)
+        return None if found is None else found[1]
 
     def covering(self, offset: int) -> BatchHeader | None:
         """The batch that holds this offset."""
@@ -119,6 +156,22 @@ class PendingJournal:
     def read(self, base_offset: int) -> bytes:
         """Fetch the batch that begins at this offset.  Raises KeyError, LogDamaged."""
         return self._store.read(self._entries[base_offset][0])
+
+    def read_run(self, start: int, end: int, bytes_max: int) -> bytes:
+        """Fetch batches side by side from this offset on, all below `end`: at most so many bytes,
+        but at least one; empty when there is none.  Raises LogDamaged."""
+        places: list[Place] = []
+        size = 0
+        for number in range(bisect_left(self._bases, start), len(self._bases)):
+            place, header = self._entries[self._bases[number]]
+            length = header.size_bytes
+            behind = header.base_offset + header.last_offset_delta + 1
+            if header.base_offset != start or behind > end or (size and size + length > bytes_max):
+                break
+            places.append(place)
+            size += length
+            start = behind
+        return self._store.read_all(places)
 
     def forget_below(self, offset: int) -> None:
         """Let go of batches that begin below: the main log has its place for them, durably."""
@@ -156,3 +209,7 @@ class PendingJournal:
         place, _ = self._entries.pop(base_offset)
         del self._bases[bisect_left(self._bases, base_offset)]
         self._store.forget(place)
+
+
+def _torn(size: int) -> Refused:
+    return Refused(ErrorCode.CORRUPT_MESSAGE, f"{size} bytes are not one whole batch")

@@ -4,6 +4,7 @@ import msgspec
 from tests.support.replica_group import ReplicaGroup
 
 from orderwire.broker.error_codes import ErrorCode
+from orderwire.broker.flush import Flush
 from orderwire.broker.log import Appended, Refused
 from orderwire.broker.replication import effects as asked
 from orderwire.broker.replication.active_active_messages import (
@@ -491,3 +492,13 @@ def _placed(
         producer_epoch=producer[1],
         base_sequence=producer[2],
     )
+
+
+def test_without_flush_a_round_waits_for_nobodys_disk() -> None:
+    group = ReplicaGroup(flush=Flush.NONE)
+    group.slow = set(group.ids)
+    token = group.produce(b"a")
+    group.pass_time(20)
+    assert isinstance(group.answers[token], Appended)
+    assert all(len(each.files.pending) == 0 for each in group.replicas.values())
+    assert all(each.high_watermark == 1 for each in group.replicas.values())

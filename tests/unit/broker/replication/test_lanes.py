@@ -5,6 +5,7 @@ from crc32c import crc32c
 from tests.support.replication_lanes import Side, batch
 
 from orderwire.broker.error_codes import ErrorCode
+from orderwire.broker.flush import Flush
 from orderwire.broker.log import Appended, MemoryStorage
 from orderwire.broker.replication.effects import MemberRemoved
 from orderwire.broker.replication.lane_messages import (
@@ -70,6 +71,17 @@ def test_one_round_orders_all_that_came_meanwhile(side: Side) -> None:
     # What member 1 had sent before, what the others had, and the rest of it.
     assert side.replicas[0].store.last.round <= round_before + 3
     assert len(whole(side)) == 22
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_without_flush_a_round_waits_for_nobodys_disk(count: int) -> None:
+    side = Side(count, flush=Flush.NONE, min_insync_replicas=1)
+    side.unsynced = set(range(count))
+    side.settle()
+    tokens = [side.produce(who % count, batch(f"m{who}")) for who in range(4)]
+    side.settle()
+    assert sorted(side.offset(each) for each in tokens) == [0, 1, 2, 3]
+    assert all(each.high_watermark == 4 for each in side.replicas)
 
 
 def test_an_idle_partition_does_nothing(side: Side) -> None:

@@ -12,7 +12,7 @@ from orderwire.broker.log import DiskStorage, LogDamaged, MemoryStorage, Refused
 from orderwire.broker.log.faulty import FaultyStorage, PowerFailure
 from orderwire.broker.log.storage import StorageError
 from orderwire.broker.replication.pending_journal import PendingJournal
-from orderwire.broker.wire.batch import BatchHeader
+from orderwire.broker.wire.batch import BatchHeader, walk
 
 MAKERS: dict[str, Callable[[Path], Storage]] = {
     "memory": lambda _: MemoryStorage(),
@@ -49,6 +49,25 @@ def test_batches_come_in_any_order_and_are_found_by_offset(storage: Storage) -> 
         assert all(each.read(base) == batch for base, batch in made.items())
         assert (len(each), each.end_offset) == (3, 23)
         assert each.kept_bytes == sum(len(batch) for batch in made.values())
+
+
+def test_several_batches_are_kept_in_one_write_and_read_side_by_side(storage: Storage) -> None:
+    journal = PendingJournal(storage, ROOM, 0)
+    made = [placed(base, 1, *[b"x"] * count) for base, count in ((3, 2), (5, 1), (6, 3), (12, 1))]
+    records = memoryview(b"".join(made))
+    batches = list(walk(records))
+    assert journal.append_all(records, batches) is None
+    kept(journal, placed(9, 1, b"later"))
+    for each in (journal, PendingJournal(storage, ROOM, 3)):
+        assert each.read_run(3, 9, ROOM) == b"".join(made[:3])
+        assert each.read_run(3, 13, ROOM) == b"".join(made[:3]) + placed(9, 1, b"later")
+        assert each.read_run(3, 13, 1) == made[0]
+        assert each.read_run(4, 13, ROOM) == each.read_run(3, 4, ROOM) == b""
+        assert each.read_run(12, 13, ROOM) == made[3]
+    assert isinstance(journal.append_all(records, [batches[3]]), Refused), "it is there"
+    twice = memoryview(placed(20, 1, b"a", b"b") + placed(21, 1, b"c"))
+    assert isinstance(journal.append_all(twice, list(walk(twice))), Refused)
+    assert journal.covering(20) is None, "all or none"
 
 
 def test_no_two_batches_hold_one_offset(storage: Storage) -> None:
