@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+from tests.support.counting_storage import CountingStorage
 
 from orderwire.broker.log import Appended, LogConfig, MemoryStorage, Refused
 from orderwire.broker.replication import effects as asked
@@ -42,7 +43,7 @@ class ReplicaGroup:
         self.ids = tuple(BrokerId(each) for each in range(count))
         self.znodes = PartitionZnodes(self.ids)
         self.sessions: dict[BrokerId, int] = {}
-        self.files = {each: MemoryStorage() for each in self.ids}
+        self.files = {each: CountingStorage() for each in self.ids}
         self.replicas: dict[BrokerId, ActiveActiveReplica] = {}
         self.queues: dict[tuple[BrokerId, BrokerId], deque[msgspec.Struct]] = {
             (a, b): deque() for a in self.ids for b in self.ids if a != b

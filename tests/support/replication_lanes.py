@@ -4,9 +4,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from tests.support.counting_storage import CountingStorage
+
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log import Appended, LogConfig, PartitionLog, Refused, Storage
-from orderwire.broker.log.memory import MemoryStorage
 from orderwire.broker.replication import effects as asked
 from orderwire.broker.replication.active_active_lanes import ActiveActiveLanes
 from orderwire.broker.replication.settings import ReplicationSettings
@@ -37,7 +38,7 @@ class Side:
     """Replicas side by side; everything happens at once unless it is held."""
 
     def __init__(
-        self, count: int = 3, *, files: Callable[[], Any] = MemoryStorage, **settings: Any
+        self, count: int = 3, *, files: Callable[[], Any] = CountingStorage, **settings: Any
     ) -> None:
         settings.setdefault("sync_min_gap_ns", 0)
         self.settings = ReplicationSettings(**settings)

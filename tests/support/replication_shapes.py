@@ -86,6 +86,7 @@ def drawn_run(
             replicas=count,
             producers=drawn_producers(draw, mode, count),
             consumers=draw.randint(1, 2),
+            acks_one_durable=settings.flush is Flush.MESSAGE,
         ),
         replication=settings,
         faults=drawn_faults(draw, without),

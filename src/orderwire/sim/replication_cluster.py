@@ -51,6 +51,8 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
     coarse: bool = False
     """Whether both ends of a link hear of its end at once, and a watch brings what it is about:
     fewer steps for an exhaustive search."""
+    acks_one_durable: bool = False
+    """Whether what acks=1 acknowledged has to survive power failures."""
     sync_at_once: bool = False
     """Whether the disk is done before anything else happens."""
 

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from orderwire.broker.error_codes import ErrorCode
+from orderwire.broker.flush import Flush
 from orderwire.broker.log import Admitted, Appended, Refused
 from orderwire.broker.log.admission import admit
 from orderwire.broker.log.producers import ProducerTable
@@ -117,6 +118,8 @@ class LaneIntake:
         """Take a request's batches into our lane, in one write."""
         admitted = request.admitted
         position = self._replica.store.lane.append(records)
+        if self._replica.settings.flush is Flush.MESSAGE:
+            self._replica.store.lane.sync()
         self._replica.waiting.add(
             Waiting(
                 position,

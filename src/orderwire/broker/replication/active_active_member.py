@@ -5,6 +5,7 @@ The original is a member like any other, and tells itself what it tells the othe
 
 from collections import deque
 
+from orderwire.broker.flush import Flush
 from orderwire.broker.log import ProducerBatch, StorageError
 from orderwire.broker.replication.active_active_assigned import AssignedProducers, sequenced
 from orderwire.broker.replication.active_active_files import ReplicaFiles
@@ -127,6 +128,12 @@ class Member:
             return str(error)
         return None if refused is None else refused.message
 
+    def put_on_disk(self) -> None:
+        """With `flush=message` nobody hears that a request is stored before it is on disk, by
+        itself: the paper's regime.  [S004:4.4]  Raises StorageError."""
+        if self.settings.flush is Flush.MESSAGE:
+            self.files.pending.sync()
+
     def relay(self, source: BrokerId, message: RelayAppend) -> None:
         """Store what the original gave to us.  [R1]"""
         header = read_header(message.records)
@@ -142,6 +149,7 @@ class Member:
         noted = sequenced(header, base)
         if noted is not None:
             self._copied.note(*noted, 0)
+        self.put_on_disk()
         self.out.tell(source, RelayStored(message.epoch, base))
         if message.eager:
             self.push(message.records, source)

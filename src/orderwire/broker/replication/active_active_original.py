@@ -4,6 +4,7 @@ It keeps nothing durably: what another original needs to know it collects.  [R1,
 """
 
 from orderwire.broker.error_codes import ErrorCode
+from orderwire.broker.flush import Flush
 from orderwire.broker.log import Admitted, Appended, Refused
 from orderwire.broker.log.admission import admit
 from orderwire.broker.replication.active_active_assigned import (
@@ -227,6 +228,8 @@ class Original:
                 return Refused(ErrorCode.KAFKA_STORAGE_ERROR, reason)
             entry.here = True
             entry.stored = mine
+            if mine:
+                self.member.put_on_disk()
         if mine and eager:
             self.member.push(bytes(data), self.me)
         elif not mine:
@@ -275,6 +278,7 @@ class Original:
         """Only a round can tell now, or our own copy."""
         self.round_wanted = True
         if entry.here:
+            self.member.put_on_disk()
             entry.owner = self.me
             self._stored(entry)
             return
@@ -296,7 +300,8 @@ class Original:
         for entry in self.assigned.below(end):
             if any(first < entry.end and entry.base < behind for first, behind in seals):
                 failed.append(entry)
-            else:  # but who has it may be gone before the others have: in doubt it stays
+            elif entry.stored or self.settings.flush is not Flush.MESSAGE:
+                # But who has it may be gone before the others have: in doubt it stays.
                 entry.stored = True
                 self.assigned.closed(entry)
                 self._answer(entry, (1,), Appended(entry.base, entry.end - 1))

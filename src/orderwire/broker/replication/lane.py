@@ -3,7 +3,7 @@
 A position names a byte for ever, and no two contents: the upper bits count the replica's stays in
 the in-sync set, the lower ones bytes.  A power failure may take a lane's tail, which others have
 copied or even ordered; what is taken afterwards has other positions.  Files `lane-<base>` are
-appended to and never synced: only the main log has to survive a power failure.
+appended to, and synced with `flush=message` only: otherwise only the main log has to survive one.
 """
 
 from collections.abc import Iterator
@@ -53,6 +53,8 @@ class Lane:
         """Behind the position that `reclaim` was told last."""
         self.fresh = 0
         """Where the present stay began; 0 before the first."""
+        self._new_names = False
+        """Whether a file was made whose name is not durable."""
         self._broken: StorageError | None = None
         self._newest_stay = ordered >> STAY_BITS
         torn_stay = -1
@@ -101,6 +103,7 @@ class Lane:
             self._storage.remove(_name(self._segments.pop().base))
         self._create(self.fresh)
         self._storage.sync_directory()
+        self._new_names = False
 
     def append(self, records: Buffer) -> int:
         """Take a request's batches in one write, all or none; returns their position."""
@@ -111,6 +114,7 @@ class Lane:
         size = segment.file.size
         if size >= self._segment_bytes:
             segment = self._create(segment.end)
+            self._new_names = True
             size = 0
         try:
             segment.file.append(records)
@@ -122,6 +126,17 @@ class Lane:
             raise
         self.uncommitted_bytes += len(records)
         return segment.base + size
+
+    def sync(self) -> None:
+        """Return when what was appended last is durable.  Raises StorageError."""
+        try:
+            self._segments[-1].file.sync()
+            if self._new_names:
+                self._storage.sync_directory()
+                self._new_names = False
+        except StorageError as error:
+            self._broken = error
+            raise
 
     def read(self, position: int, length: int) -> tuple[int, bytes]:
         """Return what comes first at or behind this position, and where: of one file only."""

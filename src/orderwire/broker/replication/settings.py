@@ -60,7 +60,8 @@ class ReplicationSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     min_insync_replicas: int = 2
     """S does not advance while fewer are in sync.  [S004:4.4]"""
     flush: Flush = Flush.GROUP
-    """When a replica has a batch, or a round: with NONE once it is written, else on its disk."""
+    """When a replica has a batch, or a round: with NONE once it is written, else on its disk.  With
+    MESSAGE the active-active modes sync before acks=1, too."""
     sync_interval_ns: int = 1 * NS_PER_S
     sync_max_bytes: int = 4 << 20
     """Pending bytes that start a round."""

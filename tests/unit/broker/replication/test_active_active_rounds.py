@@ -502,3 +502,33 @@ def test_without_flush_a_round_waits_for_nobodys_disk() -> None:
     assert isinstance(group.answers[token], Appended)
     assert all(len(each.files.pending) == 0 for each in group.replicas.values())
     assert all(each.high_watermark == 1 for each in group.replicas.values())
+
+
+def test_flush_by_message_syncs_the_owners_journal_before_acks_one() -> None:
+    """The paper's regime: every request by itself, original or not.  [S004:4.4, 12]"""
+    group = ReplicaGroup(eager_copy=False, flush=Flush.MESSAGE)
+    for broker in group.ids:
+        group.files[broker].syncs.clear()
+    group.produce(acks=1, connection=1)
+    assert group.files[group.ids[0]].syncs == ["pending-0"]
+    for _ in range(3):
+        group.produce(acks=1, connection=2)
+    for _ in range(3):
+        group.deliver(0, 1)
+    assert group.files[group.ids[1]].syncs == ["pending-0"] * 3
+    assert group.files[group.ids[2]].syncs == []
+
+
+def test_flush_by_group_answers_acks_one_from_the_page_cache() -> None:
+    group = ReplicaGroup(eager_copy=False)
+    for broker in group.ids:
+        group.files[broker].syncs.clear()
+    for connection in (1, 2, 3):
+        group.produce(acks=1, connection=connection)
+    while group.queues[group.ids[0], group.ids[1]]:
+        group.deliver(0, 1)
+    assert all(not group.files[broker].syncs for broker in group.ids)
+    group.produce(acks=-1)
+    group.run()
+    logs = [name for name in group.files[group.ids[0]].syncs if name.endswith(".log")]
+    assert len(logs) == 1, "one for all that the round brought"

@@ -534,3 +534,14 @@ def test_a_replica_that_lost_its_disk_is_not_elected_and_takes_anothers_log(side
     token = side.produce(2, batch("y"))
     assert whole(side) == ["x", "y"]
     assert side.offset(token) == 1
+
+
+def test_flush_by_message_syncs_the_lane_before_anything_is_said() -> None:
+    side = Side(flush=Flush.MESSAGE)
+    side.settle()
+    for storage in side.storage:
+        storage.syncs.clear()
+    for text in ("a", "b"):
+        side.produce(1, batch(text), acks=1)
+    assert [len(storage.syncs) for storage in side.storage] == [0, 2, 0]
+    assert all(name.startswith("lane-") for name in side.storage[1].syncs)
