@@ -5,14 +5,18 @@ with ClusterProcess.start(folder, mode=Mode.ACTIVE_ACTIVE) as cluster:
     cluster.brokers[0].kill()
 """
 
+import asyncio
 import os
 import signal
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
-from orderwire.aio.broker_process import BrokerProcess
+from orderwire.aio.broker_process import BrokerDidNotStart, BrokerProcess
+from orderwire.aio.cluster_status import ask_status
+from orderwire.aio.discovery_tls import Credentials
 from orderwire.aio.zookeeper_server import (
     ManagedZookeeper,
     ZookeeperServerSettings,
@@ -22,6 +26,9 @@ from orderwire.broker.replication.settings import Mode
 from orderwire.kernel import LocalProtocolError
 
 REPLICAS_MAX = 16
+_MEET_S = 20.0
+"""How long brokers that listen may take to find each other."""
+_LOOK_S = 0.02
 
 
 class ClusterProcess:
@@ -56,7 +63,7 @@ class ClusterProcess:
         session_ms: int = 6_000,
         each: Sequence[Sequence[str]] = (),
     ) -> "ClusterProcess":
-        """Start it in this folder and wait until every broker listens.
+        """Start it in this folder and wait until every broker listens, and knows the others.
 
         `options` are further ones of `orderwire broker`; `listen` has an address for each broker,
         by default a free port; `each` has options of one broker alone.  Raises BrokerDidNotStart,
@@ -87,6 +94,7 @@ class ClusterProcess:
                 for error in errors:
                     if error is not None:
                         raise error
+                starters.submit(cluster._wait_until_met).result()
         except BaseException:
             cluster.stop()
             raise
@@ -102,6 +110,34 @@ class ClusterProcess:
             listen=listen,
             tied=True,
         )
+
+    def _wait_until_met(self) -> None:
+        """A topic can have a replica at each of them from now on.  Raises BrokerDidNotStart."""
+        everybody = set(range(len(self.brokers)))
+        end = time.monotonic() + _MEET_S
+        for index, broker in enumerate(self.brokers):
+            tls = self._internal_tls(index)
+            while True:
+                try:
+                    known = asyncio.run(ask_status(broker.internal, tls))["connected"]
+                except (OSError, TimeoutError) as error:
+                    known = [str(error)]
+                if everybody - {index} <= set(known):
+                    break
+                if time.monotonic() > end:
+                    raise BrokerDidNotStart(f"broker {index} has found {known} only: {broker.log}")
+                time.sleep(_LOOK_S)
+
+    def _internal_tls(self, index: int) -> Credentials | None:
+        """What this broker was told to show to others, if anything."""
+        told = dict(
+            option.partition("=")[::2]
+            for option in (*self._options, *(self._each[index] if self._each else ()))
+        )
+        if "--internal-cert" not in told:
+            return None
+        cert, key, ca = (Path(told[f"--internal-{one}"]) for one in ("cert", "key", "ca"))
+        return Credentials.load(cert=cert, key=key, ca=ca)
 
     @property
     def bootstrap(self) -> str:

@@ -21,7 +21,21 @@ from orderwire.cli.zookeeper_options import ZookeeperOptions, zookeeper_options
 from orderwire.kernel import OrderwireError
 
 _LOOK_S = 0.5
-_HEAD = ("TOPIC", "PART", "MODE", "EPOCH", "ORIGINAL", "ISR", "COMMITTED", "LAG OF EACH", "BROKERS")
+_HEAD = (
+    "TOPIC",
+    "PART",
+    "MODE",
+    "EPOCH",
+    "ORIGINAL",
+    "ISR",
+    "SYNCSTART",
+    "SYNCEND",
+    "LAG OF EACH",
+    "ROUNDS",
+    "SEALED",
+    "ORPHANS",
+    "BROKERS",
+)
 
 
 @click.group()
@@ -135,7 +149,8 @@ def status(
     as_json: bool,
     **access: Path | None,
 ) -> None:
-    """Show replicas, epochs, originals, in-sync sets, rounds and lags."""
+    """Show replicas, epochs, originals, in-sync sets, syncStart, syncEnd, lags, rounds, seals and
+    orphans of every partition."""
     if bool(broker) == bool(zookeeper):
         raise click.UsageError("give --zookeeper, or one --broker or more")
 
@@ -170,7 +185,10 @@ def status(
 
 
 def lines(told: list[dict[str, Any]]) -> list[str]:
-    """Lay out what the brokers said: one line for each partition, from its original's words."""
+    """Lay out what the brokers said: one line for each partition, from its original's words.
+
+    Orphans are those of all brokers together; rounds and sealed offsets those of this epoch.
+    """
     places: dict[tuple[str, int], dict[int, Mapping[str, Any]]] = {}
     for answer in told:
         for one in answer["partitions"]:
@@ -190,11 +208,15 @@ def lines(told: list[dict[str, Any]]) -> list[str]:
                 str(newest.get("epoch", -1)),
                 "-" if original is None else str(original),
                 ",".join(map(str, newest.get("isr", ()))),
-                str(committed),
+                str(newest["sync_start"]),
+                str(newest["sync_end"]),
                 " ".join(
                     f"{broker}:{committed - said[broker]['high_watermark']}"
                     for broker in sorted(said)
                 ),
+                str(newest.get("rounds", 0)),
+                str(newest.get("sealed", 0)),
+                str(sum(one.get("orphans", 0) for one in said.values())),
                 ",".join(map(str, newest["replicas"])),
             )
         )

@@ -436,8 +436,8 @@ class ActiveActiveReplica:
             "in_sync": self.office.in_sync,
             "epoch": self.files.known_epoch,
             "isr": [] if view is None else list(view.isr),
-            "sync_start": self.files.committed,
-            "sync_end": self.files.committed,
+            "sync_start": self.files.committed - 1,
+            "sync_end": self.files.committed - 1,
             "log_start": self.log.start_offset,
             "log_end": self.log.end_offset,
             "orphans": len(self.files.orphans),
@@ -447,7 +447,7 @@ class ActiveActiveReplica:
         if self.original is not None and self.rounds is not None:
             status |= {
                 "recovered": self.original.active,
-                "sync_end": self.rounds.sync_end,
+                "sync_end": self.rounds.sync_end - 1,
                 "assigned_end": self.original.next_offset,
                 "rounds": self.rounds.count,
                 "sealed": self.rounds.sealed,
