@@ -6,7 +6,7 @@ request is answered.  Who becomes original reads them back; who is deposed forge
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -36,9 +36,12 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 4 << 20
 _RECORDS_PER_BATCH_MAX = 10_000
+_BYTES_PER_BATCH = 1 << 20
+_SNAPSHOT_BYTES_MAX = 64 << 20
+"""A snapshot goes to the other replicas in one message."""
 SNAPSHOT_FROM_BYTES = 8 << 20
-"""A partition of the internal topic that has become longer begins anew with a snapshot, unless
-that would be longer still."""
+"""A partition of the internal topic of which more would be read back begins anew with a snapshot,
+unless that would be half as long."""
 RELOAD_NS = NS_PER_S
 """What could not be kept, because too few replicas were in sync, makes a coordinator read back
 what is: after so long, and again."""
@@ -219,9 +222,14 @@ class Shard:
         """For the records above."""
         self._writing: deque[_Held] | None = None
         """For what is being written."""
+        self._bytes = 0
+        """What would be read back now; the log's files may be longer."""
+        self._written_bytes = 0
         self._snapshot_bytes = 0
+        self._snapshot_after: int | None = None
+        """Records that are being written before the snapshot behind them; None: there is none."""
         self._snapshot_at: int | None = None
-        self._is_snapshot = False
+        """Where it begins, until the log does."""
         self.failed = False
         self.again_at: Instant | None = None
         """When it begins anew after a failure, should we still be original."""
@@ -234,6 +242,7 @@ class Shard:
             part = log.read(at, _READ_BYTES, self.until)
             assert not isinstance(part, Refused)
             data = part.read() if isinstance(part, FileSlice) else bytes(part)
+            self._bytes += len(data)
             before = at
             for record in read_records(data):
                 if record.offset >= at and record.value is not None:
@@ -297,29 +306,27 @@ class Shard:
 
     def _write(self, now: Instant) -> None:
         """Produce what is to be kept; one batch at a time."""
-        if self._writing is not None or self.failed:
-            return
-        if self._is_long and self._snapshot_at is None:
-            self._records = list(self.groups.records())
-            self._is_snapshot = True
-        if not self._records:
+        if self._writing is not None or self.failed or not self._records:
             return
         records, self._records = self._records, []
         self._writing, self._held = self._held, deque()
         now_ms = now // NS_PER_MS
-        values = [Record(_encoder.encode(record), timestamp=now_ms) for record in records]
-        data = bytearray()
-        for first in range(0, len(values), _RECORDS_PER_BATCH_MAX):
-            data += build_batch(values[first : first + _RECORDS_PER_BATCH_MAX])
-        if self._is_snapshot:
-            self._snapshot_bytes = len(data)
+        data = _batches(records, now_ms)
+        if self._is_long and self._snapshot_at is None:
+            # What is deleted is written all the same: until the log begins with the snapshot,
+            # here and at the others, a successor reads what was before it, too.
+            snapshot = _batches(self.groups.records(), now_ms)
+            self._snapshot_bytes = len(snapshot)
+            if len(snapshot) <= _SNAPSHOT_BYTES_MAX:
+                self._snapshot_after = len(records)
+                data += snapshot
+        self._written_bytes = len(data)
         assert self._broker.replicas is not None
         self._broker.replicas.produce(self.partition, self, 0, 0, data, -1, now)
 
     @property
     def _is_long(self) -> bool:
-        size = self.partition.log.size_bytes
-        return size > max(SNAPSHOT_FROM_BYTES, 2 * self._snapshot_bytes)
+        return self._bytes > max(SNAPSHOT_FROM_BYTES, 2 * self._snapshot_bytes)
 
     def answered(self, position: int, result: Appended | Refused) -> None:
         """Take whether records were committed."""
@@ -331,9 +338,11 @@ class Shard:
             assert self._broker.replicas is not None
             self._broker.replicas.later(self._begin_anew_soon)
             return
-        if self._is_snapshot:
-            self._is_snapshot = False
-            self._snapshot_at = result.base_offset
+        self._bytes += self._written_bytes
+        if self._snapshot_after is not None:
+            self._snapshot_at = result.base_offset + self._snapshot_after
+            self._snapshot_after = None
+            self._bytes = self._snapshot_bytes
         for held in writing:
             done = held.kept()
             if done is not None:
@@ -346,7 +355,7 @@ class Shard:
 
     def _go_on(self, now: Instant) -> None:
         """Write what came meanwhile; drop what a snapshot has made needless."""
-        if self._snapshot_at is not None and self.partition.high_watermark > self._snapshot_at:
+        if self._snapshot_at is not None and self.partition.high_watermark >= self._snapshot_at:
             before, self._snapshot_at = self._snapshot_at, None
             self._broker.delete_records(self.partition, before, now)
         self._write(now)
@@ -364,6 +373,23 @@ class Shard:
         for request in self._expected.values():
             self._settle(held := _Held(request, *self._respond(request, None)), held.bad())
         self._expected.clear()
+
+
+def _batches(records: Iterable[DurableRecord], now_ms: int) -> bytearray:
+    """Pack records, in their order."""
+    data = bytearray()
+    some: list[Record] = []
+    size = 0
+    for record in records:
+        value = _encoder.encode(record)
+        if some and (size + len(value) > _BYTES_PER_BATCH or len(some) >= _RECORDS_PER_BATCH_MAX):
+            data += build_batch(some)
+            some, size = [], 0
+        some.append(Record(value, timestamp=now_ms))
+        size += len(value)
+    if some:
+        data += build_batch(some)
+    return data
 
 
 class Shards:

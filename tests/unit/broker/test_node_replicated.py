@@ -9,6 +9,7 @@ import pytest
 from logs import batch
 from nodes import START, decode
 
+from orderwire.broker import coordinators
 from orderwire.broker.cluster import GROUPS_TOPIC, BrokerAddress, Done, group_partition
 from orderwire.broker.coordinators import RELOAD_NS
 from orderwire.broker.error_codes import ErrorCode
@@ -552,6 +553,8 @@ class Groups(World):
 
     def __init__(self, partitions: int = 1) -> None:
         super().__init__("active-standby", topic=GROUPS_TOPIC, partitions=partitions)
+        self.kept: list[bytes] = []
+        """What was written, in its order."""
         for index in range(partitions):
             self.tell(Note(Recovered(3, 0)), index=index)
 
@@ -569,10 +572,23 @@ class Groups(World):
     def keep(self, index: int = 0) -> None:
         """What is written last becomes part of the log, and is committed."""
         replica = self.replicas[index]
+        self.kept.append(bytes(replica.records[-1]))
         done = replica.log.append(replica.records.pop(), 3, 0)
         assert isinstance(done, Appended)
         self.tell(Advance(replica.log.end_offset), index=index)
         self.tell(Answer(replica.asked[-1][0], done), index=index)
+
+    def take_over(self, written: list[bytes] | None = None) -> None:
+        """Become original: of a log that holds this, or of our own again."""
+        for records in written or ():
+            self.replica.log.append(bytearray(records), 3, 0)
+        end = self.replica.log.end_offset
+        self.tell(Advance(end), Note(Recovered(4, end)))
+
+    def known(self, *groups: str) -> list[int]:
+        """Each group's committed offset; −1: there is none."""
+        found = decode(ApiKey.OFFSET_FETCH, 8, self.ask(*groups)[1]).groups
+        return [one.topics[0].partitions[0].committed_offset if one.topics else -1 for one in found]
 
     @staticmethod
     def committed(reply: Any) -> int:
@@ -813,3 +829,63 @@ def test_offsets_of_several_shards_are_told_when_all_of_them_keep_them() -> None
     groups = decode(ApiKey.OFFSET_FETCH, 8, world.late[token]).groups
     told = [one.topics[0].partitions[0].committed_offset for one in groups]
     assert told == [5, 6]
+
+
+NAMES = [f"group{number}" for number in range(5)]
+
+
+def busy(monkeypatch: pytest.MonkeyPatch) -> tuple[Groups, list[int]]:
+    """Groups that have committed so often that their partition began anew more than once."""
+    monkeypatch.setattr(coordinators, "SNAPSHOT_FROM_BYTES", 4_000)
+    world = Groups()
+    for number in range(200):
+        world.commit(number, NAMES[number % 5])
+        world.keep()
+    return world, list(range(195, 200))
+
+
+def test_a_snapshot_shortens_what_a_successor_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, expected = busy(monkeypatch)
+    log = world.replica.log
+    assert log.start_offset > 100
+    assert world.replica.starts[-1] == log.start_offset, "the others begin there, too"
+    long = [one for one in world.kept if len(one) > 500]
+    assert 2 <= len(long) == len(world.replica.starts) <= 15, "most commits are written alone"
+    assert world.known(*NAMES) == expected
+    world.take_over()
+    assert world.known(*NAMES) == expected
+    world.commit(1_000, NAMES[0])
+    world.keep()
+    assert world.known(*NAMES) == [1_000, *expected[1:]]
+
+
+def test_a_successor_whose_log_begins_earlier_knows_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, expected = busy(monkeypatch)
+    for cut in range(len(world.kept) - 8, len(world.kept) + 1):
+        after = Groups()
+        after.take_over(world.kept[:cut])
+        rounds = [max(number for number in range(cut) if number % 5 == one) for one in range(5)]
+        assert after.known(*NAMES) == rounds
+    assert rounds == expected
+
+
+def test_a_group_that_is_deleted_with_a_snapshot_does_not_come_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coordinators, "SNAPSHOT_FROM_BYTES", 1_000)
+    world = Groups()
+    world.commit(7, "gone")
+    world.keep()
+    while not world.replica.starts and len(b"".join(world.kept)) <= 1_000:
+        world.commit(8, "stays")
+        world.keep()
+    token, _ = world.send(ApiKey.DELETE_GROUPS, 2, DeleteGroupsRequest(["gone"]))
+    world.keep()
+    assert token in world.late
+    assert world.replica.starts, "this was the write with the snapshot"
+    after = Groups()
+    after.take_over(world.kept)
+    assert after.replica.log.start_offset == 0
+    assert after.known("gone", "stays") == [-1, 8]
