@@ -81,6 +81,8 @@ class Replicas:
         self._refused = RefusedProducers()
         self._next_number = count(1).__next__
         self._due: list[tuple[Instant, int, Partition]] = []
+        self._touched: dict[Partition, None] = {}
+        """Whose next deadline may be another than is noted."""
         self._connected: set[BrokerId] = set()
         self.creating: set[str] = set()
         """Topics that are being made because somebody asked for them."""
@@ -163,7 +165,7 @@ class Replicas:
                     elif event is Deposed:
                         broker.groups_deposed(partition)
         self._depth -= 1
-        self._arm(partition)
+        self._touched[partition] = None
         while self._later and not self._depth:
             later, self._later = self._later, []
             for work in later:
@@ -176,19 +178,26 @@ class Replicas:
 
     # -- time -------------------------------------------------------------------------------
 
-    def _arm(self, partition: Partition) -> None:
-        assert partition.replica is not None
-        when = partition.replica.next_deadline()
-        if when is not None and (partition.armed is None or when < partition.armed):
-            partition.armed = when
-            heapq.heappush(self._due, (when, self._next_number(), partition))
+    def _arm(self) -> None:
+        """Note when replicas are due that were asked anything: once a turn, not at each message."""
+        for partition in self._touched:
+            if partition.replica is None or not self._broker.has(partition):
+                continue
+            when = partition.replica.next_deadline()
+            if when is not None and (partition.armed is None or when < partition.armed):
+                partition.armed = when
+                heapq.heappush(self._due, (when, self._next_number(), partition))
+        self._touched.clear()
 
     def next_deadline(self) -> Instant | None:
         """When `wake` is next due."""
+        if self._touched:
+            self._arm()
         return self._due[0][0] if self._due else None
 
     def wake(self, now: Instant) -> None:
         """Act on every deadline at or before `now`, each once."""
+        self._arm()
         due = []
         while self._due and self._due[0][0] <= now:
             when, _, partition = heapq.heappop(self._due)
@@ -240,7 +249,7 @@ class Replicas:
         view = self.cluster.view(partition.of, partition.index)
         if view is not None:
             self.carry_out(partition, partition.replica.viewed(view, now), now)
-        self._arm(partition)
+        self._touched[partition] = None
 
     def viewed(self, topic_id: bytes, index: int, view: PartitionView, now: Instant) -> None:
         """Take the view of a partition, here or elsewhere."""
