@@ -127,8 +127,8 @@ class Replica(Protocol):
         ...
 
     def status(self) -> dict[str, Any]:
-        """What `orderwire cluster status` shows: role, epoch, isr, sync_start (S), sync_end (E,
-        S where no round is open), rounds, sealed, orphans, pending_bytes, and the lag of each member."""
+        """What `orderwire cluster status` shows: role, epoch, isr, sync_start (S), sync_end (E, S
+        where no round is open), rounds, sealed, orphans, pending_bytes, and each member's lag."""
         ...
 
     def close(self) -> None:
