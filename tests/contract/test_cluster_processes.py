@@ -1,5 +1,6 @@
 """Three broker processes and a ZooKeeper: what is acknowledged survives, whoever is killed."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -7,12 +8,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from threading import Event, Thread
+from typing import Any
 
 import pytest
-from cluster_client import Acked, in_sync, logs_of, make_topic, read_all, until
+from cluster_client import QUIET, Acked, in_sync, logs_of, make_topic, read_all, until
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from kafka_raw import RawClient
 
 from orderwire.aio.cluster_process import ClusterProcess
 from orderwire.broker.replication.settings import Mode
+from orderwire.broker.wire.apis import ApiKey
+from orderwire.broker.wire.generated.find_coordinator import FindCoordinatorRequest
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(180)]
 MAIN = "from orderwire.cli.main import main; main()"
@@ -149,3 +156,112 @@ def test_a_broker_that_lost_its_disk_is_not_elected_alone(tmp_path: Path, mode: 
         cluster.restart(2)
         until(lambda: in_sync(cluster.bootstrap, "t") == [0, 1, 2], "it did not come back")
         assert read_all(cluster.bootstrap, "t", 50) == every.at
+
+
+class Spread(Acked):
+    """Over partitions, which have the same offsets."""
+
+    def _done(self, error: Any, message: Any) -> None:
+        if error is not None:
+            self.errors.append(str(error))
+
+
+class Reader(Thread):
+    """A member of a group that commits each message it has read, and remembers what was told."""
+
+    def __init__(self, bootstrap: str, ended: Event) -> None:
+        super().__init__()
+        self.settings = {
+            "bootstrap.servers": bootstrap,
+            "group.id": "readers",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 6_000,
+            **QUIET,
+        }
+        self.ended = ended
+        self.read: list[tuple[int, bytes]] = []
+        self.told: list[tuple[float, int, int]] = []
+        """When, of which partition, up to where."""
+        self.failed = 0
+
+    def run(self) -> None:
+        consumer = Consumer(self.settings)
+        consumer.subscribe(["t"])
+        while not self.ended.is_set():
+            message = consumer.poll(0.2)
+            if message is None or message.error():
+                continue
+            self.read.append((message.partition(), message.value()))
+            try:
+                done = consumer.commit(message=message, asynchronous=False)
+            except KafkaException:
+                self.failed += 1  # not known: it may be there
+                continue
+            for place in done:
+                if place.error is None:
+                    self.told.append((time.monotonic(), place.partition, place.offset))
+        consumer.close()
+
+
+def coordinator_of(bootstrap: str, group: str) -> int:
+    for address in bootstrap.split(","):
+        with contextlib.suppress(ConnectionRefusedError), RawClient(address) as raw:
+            return int(raw.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(group)).node_id)
+    raise AssertionError("no broker answers")
+
+
+def committed(bootstrap: str) -> dict[int, int]:
+    asker = Consumer({"bootstrap.servers": bootstrap, "group.id": "readers", **QUIET})
+    places = asker.committed([TopicPartition("t", index) for index in range(2)], 30)
+    asker.close()
+    return {place.partition: place.offset for place in places}
+
+
+def test_a_group_goes_on_when_its_coordinator_is_killed(tmp_path: Path) -> None:
+    """No committed offset is lost or goes back."""
+    with ClusterProcess.start(tmp_path, session_ms=8_000) as cluster:
+        make_topic(cluster.bootstrap, "t", 2)
+        every = Spread(cluster.bootstrap, "t", **{"enable.idempotence": True})
+        ended = Event()
+        readers = [Reader(cluster.bootstrap, ended) for _ in range(2)]
+        for one in readers:
+            one.start()
+        try:
+            until(
+                lambda: every.send(5, 0.01) is None and all(len(one.told) > 5 for one in readers),
+                "both members should read",
+            )
+            gone = coordinator_of(cluster.bootstrap, "readers")
+            cluster.brokers[gone].kill()
+            killed = time.monotonic()
+            until(
+                lambda: (
+                    every.send(5, 0.01) is None
+                    and sum(at > killed + 0.5 for one in readers for at, _, _ in one.told) > 20
+                ),
+                "the group does not go on",
+            )
+            every.flush()
+            assert not every.errors
+            until(
+                lambda: (
+                    {value for one in readers for _, value in one.read}
+                    >= {b"%d" % number for number in range(every.sent)}
+                ),
+                "something was never read",
+            )
+        finally:
+            ended.set()
+            for one in readers:
+                one.join(20)
+        assert coordinator_of(cluster.bootstrap, "readers") != gone
+        now = committed(cluster.bootstrap)
+        for partition in range(2):
+            told = sorted(each for one in readers for each in one.told if each[1] == partition)
+            ends = [end for _, _, end in told]
+            assert ends, "both partitions are read"
+            assert now[partition] >= max(ends), "a committed offset is lost"
+            before = [end for at, _, end in told if at <= killed]
+            after = [end for at, _, end in told if at > killed]
+            assert not before or not after or min(after) >= max(before), "it went back"
