@@ -345,6 +345,8 @@ class Broker:
     def topic_gone(self, topic_id: bytes, now: Instant) -> None:
         """Take from the cluster that a topic was deleted."""
         topic = self.topics.by_id(topic_id)
+        if self.replicas is not None:
+            self.replicas.gone(topic_id)
         if topic is not None:
             self.topics.delete(topic)
             self.close_partitions(topic, now)

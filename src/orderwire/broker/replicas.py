@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import msgspec
 
-from orderwire.broker.cluster import GROUPS_TOPIC, Cluster
+from orderwire.broker.cluster import GROUPS_TOPIC, Cluster, Done
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log import Appended, LogConfig, Refused
 from orderwire.broker.partitions import Partition
@@ -35,6 +35,7 @@ from orderwire.broker.replication.settings import (
     ReplicationSettings,
 )
 from orderwire.broker.replication.view import BrokerId, PartitionView
+from orderwire.broker.topic_config import Refusal
 from orderwire.broker.topics import Topic, TopicStore
 from orderwire.broker.wire.parts import Buffer
 from orderwire.kernel import NS_PER_MS, Instant
@@ -86,6 +87,8 @@ class Replicas:
         self._connected: set[BrokerId] = set()
         self.creating: set[str] = set()
         """Topics that are being made because somebody asked for them."""
+        self._making = 0
+        """Partitions of topics that are being made."""
         self._unready: dict[bytes, list[Callable[[], None]]] = {}
         self._later: list[Callable[[Instant], None]] = []
         self._depth = 0
@@ -303,6 +306,24 @@ class Replicas:
         partition = self.found(topic_id, index)
         if partition is not None and partition.replica is not None:
             self.carry_out(partition, partition.replica.receive(source, message, now), now)
+
+    def make(self, topic: Topic, done: Done) -> None:
+        """Have the cluster make a topic, unless that would be too many at once."""
+        refusal = self._broker.topics.room_for(self._making + topic.partitions)
+        if refusal is not None:
+            done(refusal)
+            return
+        self._making += topic.partitions
+
+        def made(refusal: Refusal | None) -> None:
+            self._making -= topic.partitions
+            done(refusal)
+
+        self.cluster.create(topic, made)
+
+    def gone(self, topic_id: bytes) -> None:
+        """A topic was deleted: nobody waits for it any more."""
+        self._unready.pop(topic_id, None)
 
     def when_ready(self, topic: Topic, then: Callable[[], None]) -> None:
         """Call back when a new topic is known here and each partition has an original."""

@@ -176,6 +176,10 @@ class TopicStore:
         if not 1 <= count <= self._settings.partitions_max:
             message = f"{count} partitions: expected 1 … {self._settings.partitions_max}"
             return Refusal(ErrorCode.INVALID_PARTITIONS, message)
+        return self.room_for(more)
+
+    def room_for(self, more: int) -> Refusal | None:
+        """Say why there cannot be so many partitions more."""
         total = sum(topic.partitions for topic in self._by_name.values()) + more
         if total > self._settings.partitions_total_max:
             message = f"{total} partitions on this broker: its limit is"

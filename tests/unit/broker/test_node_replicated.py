@@ -121,6 +121,9 @@ class Puppet:
     def next_deadline(self) -> Instant | None:
         return None
 
+    def close(self) -> None:
+        self.log.close()
+
     def fill(self, count: int) -> None:
         for _ in range(count):
             self.log.append(batch(b"x"), 3, 0)
@@ -889,3 +892,33 @@ def test_a_group_that_is_deleted_with_a_snapshot_does_not_come_back(
     after.take_over(world.kept)
     assert after.replica.log.start_offset == 0
     assert after.known("gone", "stays") == [-1, 8]
+
+
+def test_topics_that_are_being_made_count() -> None:
+    world = World()
+    limits = TopicSettings()
+    each = limits.partitions_max
+    count = limits.partitions_total_max // each + 3
+    topics = [CreatableTopic(f"t{n}", each, -1) for n in range(count)]
+    world.send(ApiKey.CREATE_TOPICS, 5, CreateTopicsRequest(topics, 1_000))
+    assert sum(topic.partitions for topic, _ in world.cluster.made) < limits.partitions_total_max
+    assert world.cluster.made
+    for _, done in list(world.cluster.made):
+        done(Refusal(ErrorCode.REQUEST_TIMED_OUT, "not now"))
+    world.cluster.made.clear()
+    world.send(ApiKey.METADATA, 9, MetadataRequest([MetadataRequestTopic(name="x")]))
+    assert len(world.cluster.made) == 1
+
+
+def test_nobody_waits_for_a_topic_that_was_deleted() -> None:
+    world = World()
+    assert world.broker.replicas is not None
+    world.cluster.of = PartitionView(-1, None, ALL, 0, ALL)
+    ready: list[int] = []
+    world.broker.replicas.when_ready(world.partition.of, lambda: ready.append(1))
+    world.broker.topic_gone(ID, world.now)
+    assert not ready
+    world.cluster.of = PartitionView(3, BrokerId(0), ALL, 5, ALL)
+    world.broker.topic_changed(Topic("t", ID, 1, {}, (ALL,)), world.now)
+    world.broker.replicas.viewed(ID, 0, world.cluster.of, world.now)
+    assert not ready

@@ -116,7 +116,7 @@ def creation(broker: "Broker", topic: Topic) -> Step:
             else:
                 replicas.when_ready(topic, lambda: done(None))
 
-        replicas.cluster.create(topic, made)
+        replicas.make(topic, made)
 
     return begin
 
@@ -183,5 +183,5 @@ def made_by_itself(broker: "Broker", name: str, now: Instant) -> Topic | Refusal
         return topic
     if name not in replicas.creating:
         replicas.creating.add(name)
-        replicas.cluster.create(topic, lambda _: replicas.creating.discard(name))
+        replicas.make(topic, lambda _: replicas.creating.discard(name))
     return Refusal(ErrorCode.LEADER_NOT_AVAILABLE, "the topic is being made")
