@@ -1,5 +1,6 @@
 """Which replica keeps which mode, and what its messages are."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,10 +15,13 @@ from orderwire.broker.replication import (
 from orderwire.broker.replication.active_active import ActiveActiveReplica
 from orderwire.broker.replication.active_active_lanes import ActiveActiveLanes
 from orderwire.broker.replication.active_standby import ActiveStandby
+from orderwire.broker.replication.damage import open_or_set_aside
 from orderwire.broker.replication.replica import Replica
 from orderwire.broker.replication.settings import Mode
 from orderwire.broker.replication.view import BrokerId
 from orderwire.kernel import NS_PER_MS, Instant
+
+_LOG = logging.getLogger(__name__)
 
 MESSAGES: Mapping[FrameKind, Any] = {
     FrameKind.ACTIVE_STANDBY: active_standby_messages.Message,
@@ -28,7 +32,24 @@ MESSAGES: Mapping[FrameKind, Any] = {
 
 
 def open_replica(of: ReplicaOf, storage: Storage, me: BrokerId, now: Instant) -> Replica:
-    """Open a partition's replica in its directory.  Raises StorageError."""
+    """Open a partition's replica in its directory; without its log when that is damaged.
+
+    Raises StorageError.
+    """
+    replica, damage = open_or_set_aside(
+        storage, lambda: _open(of, storage, me, now), of.log.recovery_bytes
+    )
+    if damage is not None:
+        _LOG.error(
+            "%s-%d: the log is damaged and set aside; another replica's is copied: %s",
+            of.topic.name,
+            of.index,
+            damage,
+        )
+    return replica
+
+
+def _open(of: ReplicaOf, storage: Storage, me: BrokerId, now: Instant) -> Replica:
     match of.mode:
         case Mode.ACTIVE_STANDBY:
             return ActiveStandby(me, storage, of.log, of.settings, now)

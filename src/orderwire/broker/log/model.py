@@ -5,6 +5,8 @@ import msgspec
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.kernel.errors import LocalProtocolError
 
+DAMAGED = "damaged"
+"""A file that says what was found wrong with the log."""
 _DAY_MS = 24 * 3600 * 1000
 
 

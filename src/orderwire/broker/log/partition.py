@@ -22,7 +22,14 @@ from orderwire.broker.log.cutting import (
 )
 from orderwire.broker.log.epochs import EpochHistory
 from orderwire.broker.log.index import SparseIndex
-from orderwire.broker.log.model import Appended, LogConfig, Recovery, Refused, TimedOffset
+from orderwire.broker.log.model import (
+    DAMAGED,
+    Appended,
+    LogConfig,
+    Recovery,
+    Refused,
+    TimedOffset,
+)
 from orderwire.broker.log.placed import admit_placed
 from orderwire.broker.log.producers import ProducerTable
 from orderwire.broker.log.recovery import (
@@ -36,10 +43,10 @@ from orderwire.broker.log.recovery import (
 )
 from orderwire.broker.log.sealed import seal
 from orderwire.broker.log.segment import DELETED, INDEX, LOG, PRODUCERS, Segment, segment_name
-from orderwire.broker.log.storage import LogFile, Storage, StorageError
+from orderwire.broker.log.storage import LogDamaged, LogFile, Storage, StorageError
 from orderwire.broker.log.syncing import SyncJob
 from orderwire.broker.log.times import find_time, newest_from
-from orderwire.broker.wire.batch import PLACE, BatchHeader, walk
+from orderwire.broker.wire.batch import PLACE, BatchHeader, crc_matches, walk
 from orderwire.broker.wire.parts import Buffer, FileSlice, Part
 from orderwire.kernel.errors import LocalProtocolError
 
@@ -218,12 +225,38 @@ class PartitionLog:
             )
         if offset >= limit:
             return b""
-        return self._extent(offset, max_bytes, limit)
+        try:
+            return self._extent(offset, max_bytes, limit)
+        except LogDamaged as error:
+            self._storage.replace_file(DAMAGED, str(error).encode())
+            raise
+
+    def check(self, bytes_max: int) -> None:
+        """Check every batch of the newest segments, of so many bytes together or of one at least.
+
+        Raises LogDamaged.
+        """
+        for segment in reversed(self._segments):
+            found = segment.scan(
+                self.epochs,
+                ProducerTable(),
+                epochs_known=True,
+                interval_bytes=self.config.index_interval_bytes,
+            )
+            reason = found.reason
+            if reason is None and found.next_offset != segment.next_offset:
+                reason = f"ends at offset {found.next_offset}, expected {segment.next_offset}"
+            if reason is not None:
+                raise LogDamaged(f"{segment_name(segment.base_offset, LOG)} {reason}")
+            bytes_max -= segment.size
+            if bytes_max <= 0:
+                return
 
     def copy(self, offset: int, max_bytes: int, upper: int | None = None) -> bytes | Refused:
         """Fetch whole batches from the one that holds this offset on, all below `upper`.
 
-        At most `max_bytes`, but at least one batch; empty when there is none below `upper`.
+        At most `max_bytes`, but at least one batch; empty when there is none below `upper`.  Raises
+        LogDamaged: nothing that fails its checksum goes to a peer.
         """
         part = self.read(offset, max_bytes, upper)
         if isinstance(part, Refused) or len(part) == 0:
@@ -231,6 +264,10 @@ class PartitionLog:
         data = part.read() if isinstance(part, FileSlice) else bytes(part)
         end = 0
         for at, header in walk(data):
+            if not crc_matches(data, at, header.size_bytes, header.crc):
+                reason = f"the batch at offset {header.base_offset} is damaged"
+                self._storage.replace_file(DAMAGED, reason.encode())
+                raise LogDamaged(f"{reason}: restore the log from a copy")
             end = at + header.size_bytes
         return data[:end] if end < len(data) else data
 

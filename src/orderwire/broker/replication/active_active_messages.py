@@ -144,6 +144,8 @@ class RejoinFetch(_Message, frozen=True, tag="rejoin"):
     committed: int
     held: list[Held]
     """What it has above: a round that waits for a hole may find it there.  [R4]"""
+    blank: bool = False
+    """Whether I may lack what is committed, in the in-sync set or not: my disk was lost."""
 
 
 class CommittedLog(_Message, frozen=True, tag="log"):

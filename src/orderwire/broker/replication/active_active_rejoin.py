@@ -51,7 +51,8 @@ class Rejoining:
         """Ask the original, when there is one and we are outside."""
         view = self.office.view
         original = self.office.original
-        if view is None or self.office.in_sync or original in (None, self.office.me):
+        inside = self.office.in_sync and not self.files.kept.is_blank
+        if view is None or inside or original in (None, self.office.me):
             self.stop()
             return
         assert original is not None
@@ -74,7 +75,9 @@ class Rejoining:
         self._asked_at = now
         files = self.files
         held = files.held(self._at) if self._at == files.committed else []
-        message = RejoinFetch(files.known_epoch, self._at, files.committed, held)
+        message = RejoinFetch(
+            files.known_epoch, self._at, files.committed, held, files.kept.is_blank
+        )
         self.out.tell(original, message)
 
     def in_sync(self) -> None:

@@ -495,6 +495,9 @@ class Rounds:
         view = self.office.view
         assert view is not None
         if source in view.isr:
+            if message.blank and message.offset < self.files.committed:
+                self._remove({source}, "it has lost what is committed", now)
+                return
             self.out.tell(source, InSync(self.epoch, view.version))
             return
         if source not in view.replicas:

@@ -8,7 +8,7 @@ together in the next.  [S004:4.8]
 from collections import deque
 from collections.abc import Iterable
 
-from orderwire.broker.log import LogDamaged, PartitionLog, Refused
+from orderwire.broker.log import PartitionLog, Refused
 from orderwire.broker.log.epochs import EpochHistory
 from orderwire.broker.replication.active_standby_messages import (
     Follow,
@@ -20,7 +20,7 @@ from orderwire.broker.replication.active_standby_messages import (
 from orderwire.broker.replication.effects import Effects, Tell
 from orderwire.broker.replication.settings import ReplicationSettings
 from orderwire.broker.replication.view import BrokerId
-from orderwire.broker.wire.batch import crc_matches, walk
+from orderwire.broker.wire.batch import walk
 from orderwire.kernel import Instant
 
 FLIGHTS_MAX = 4
@@ -196,7 +196,7 @@ class Term:
                 return [*effects, Tell(follower.broker, Lead(self.epoch, self._attempts))]
             records = log.copy(max(follower.sent, log.start_offset), self._copy_bytes)
             assert not isinstance(records, Refused), records
-            end = _checked_end(records)
+            end = _end_of(records)
             effects.append(self._message(follower, follower.sent, high_watermark, records))
             self._sent(follower, end, high_watermark)
         news = follower.told < high_watermark or follower.told_start < log.start_offset
@@ -329,14 +329,9 @@ def common_end(
     return None
 
 
-def _checked_end(records: bytes) -> int:
-    """The offset behind these batches.  Raises LogDamaged: what we send has to be whole."""
+def _end_of(records: bytes) -> int:
+    """The offset behind these batches."""
     end = 0
-    for at, header in walk(records):
-        if not crc_matches(records, at, header.size_bytes, header.crc):
-            raise LogDamaged(
-                f"the batch at offset {header.base_offset} is damaged: restore the partition from"
-                " a copy"
-            )
+    for _, header in walk(records):
         end = header.last_offset + 1
     return end

@@ -25,6 +25,15 @@ class Kept:
     without waiting for the disk: it may be older than true, never newer.
     """
 
+    NAME = REPLICA
+
+    @staticmethod
+    def make_blank(storage: Storage) -> None:
+        """The log is lost: promise no more than the epoch, should it read.  Durable on return."""
+        file = unseal(storage.read_file(REPLICA), _ReplicaFile)
+        epoch = -1 if file is None else file.known_epoch  # ZooKeeper knows it, too
+        storage.replace_file(REPLICA, seal(_ReplicaFile(epoch, True)))
+
     def __init__(self, storage: Storage) -> None:
         """Read them.  Raises LogDamaged when the promise does not read."""
         self._storage = storage
