@@ -58,6 +58,11 @@ from orderwire.broker.wire.generated.offset_fetch import (
     OffsetFetchRequest,
     OffsetFetchRequestGroup,
 )
+from orderwire.broker.wire.generated.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
 from orderwire.broker.wire.generated.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -537,6 +542,30 @@ def test_only_who_knows_what_is_committed_tells_the_end() -> None:
     world.tell(Advance(3))
     found = answer()
     assert (found.offset, found.leader_epoch) == (3, 3)
+
+
+@pytest.mark.parametrize("mode", ["active-standby", "active-active"])
+def test_an_epoch_ends_where_the_log_does_though_s_is_not_there_yet(mode: str) -> None:
+    """A consumer may have read further than an original knows to be committed."""
+    world = World(mode)
+    world.replica.fill(4)
+    world.tell(Advance(1))
+
+    def answer(epoch: int) -> Any:
+        ask = OffsetForLeaderEpochRequest(
+            -1, [OffsetForLeaderTopic("t", [OffsetForLeaderPartition(0, -1, epoch)])]
+        )
+        done = world.send(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, ask)[1]
+        return decode(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, done).topics[0].partitions[0]
+
+    found = answer(3)
+    assert (found.leader_epoch, found.end_offset) == (3, 4)
+    view = PartitionView(4, BrokerId(0), ALL, 6, ALL)
+    world.cluster.of = view
+    assert world.broker.replicas is not None
+    world.broker.replicas.viewed(ID, 0, view, world.now)
+    found = answer(3)
+    assert (found.leader_epoch, found.end_offset) == (3, 4)
 
 
 def test_a_missing_topic_is_made_once() -> None:

@@ -23,6 +23,7 @@ from orderwire.broker.replication.active_active_messages import (
     RelayAppend,
 )
 from orderwire.broker.replication.effects import Answer
+from orderwire.broker.replication.gaps import retriable
 from orderwire.broker.replication.links import Links
 from orderwire.broker.replication.office import Office
 from orderwire.broker.replication.outbox import Outbox
@@ -75,6 +76,8 @@ class Original:
         """Whether the recovery round is over.  [R7]"""
         self.next_offset = self.files.end
         """The next to assign; known for sure once recovered."""
+        self.recovered_end = self.next_offset
+        """What lies below and is not committed yet, we have not assigned ourselves."""
         self.assigned = AssignedList()
         self.producers = AssignedProducers(self.files.log)
         self.round_wanted = False
@@ -95,7 +98,7 @@ class Original:
     def begin(self) -> None:
         """Take requests from now on: everything before is settled.  [R7]"""
         self.active = True
-        self.next_offset = self.files.log.end_offset
+        self.next_offset = self.recovered_end = self.files.log.end_offset
         self.producers = AssignedProducers(self.files.log)
 
     def end(self) -> None:
@@ -145,7 +148,7 @@ class Original:
                 "a round has to tell first what became of this producer's earlier requests",
             )
         if isinstance(admitted, Refused):
-            return admitted
+            return retriable(admitted)
         for at, position, length, _ in admitted.batches:
             _place(data, position, at, length, self.epoch)
         owner = self._owner(session, sticky=idempotent or acks == _ALL)
@@ -403,8 +406,10 @@ class Original:
         if (
             not self.active
             or source not in self.office.isr
-            # It has looked through all that is committed: what is not, we know ourselves.
+            # It has looked through all that is committed: what is not, we know ourselves,
+            # but for what we recovered and too few are in sync to commit: the orphan may be there.
             or offer.committed != committed
+            or committed < self.recovered_end
             or (header.base_offset >= committed and base > committed)
             or self._unready(header.size_bytes, 1) is not None
         ):

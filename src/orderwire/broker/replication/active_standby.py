@@ -44,6 +44,7 @@ from orderwire.broker.replication.effects import (
     Sync,
     Tell,
 )
+from orderwire.broker.replication.gaps import retriable
 from orderwire.broker.replication.kept import Kept
 from orderwire.broker.replication.office import Office
 from orderwire.broker.replication.replica import SyncWork
@@ -256,7 +257,7 @@ class ActiveStandby:
         owned = bytearray(lent) if lent.readonly else lent
         result = self.log.append(owned, term.epoch, now // NS_PER_MS)
         if isinstance(result, Refused):
-            return [Answer(token, result)]
+            return [Answer(token, retriable(result))]
         effects: Effects = []
         if not result.duplicate:
             end = result.last_offset + 1

@@ -11,6 +11,7 @@ from struct import Struct
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log import Appended, ProducerBatch
 from orderwire.broker.log.producers import ProducerTable
+from orderwire.broker.replication.gaps import retriable
 from orderwire.broker.replication.lane_messages import LaneSlice
 from orderwire.broker.wire.batch import HEADER_BYTES, LENGTH_OVERHEAD, PLACE
 from orderwire.kernel.errors import RemoteProtocolError
@@ -69,9 +70,7 @@ class SequenceJudge:
             return None
         if isinstance(found, Appended):
             return ErrorCode.NONE, found.base_offset
-        if found.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            return ErrorCode.NOT_ENOUGH_REPLICAS, -1  # clients take the other as fatal
-        return found.error, -1
+        return retriable(found).error, -1
 
 
 class Placed:
