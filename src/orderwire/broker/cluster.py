@@ -50,8 +50,7 @@ class Cluster(Protocol):
         ...
 
     def brokers(self) -> Sequence[BrokerAddress]:
-        """Every broker that lives as far as known, ascending by id; the first counts as
-        controller."""
+        """Every broker that lives as far as known, ascending by id."""
         ...
 
     def view(self, topic: Topic, index: int) -> PartitionView | None:

@@ -273,6 +273,10 @@ class Replicas:
             if other in partition.of.replicas[partition.index]:
                 self.carry_out(partition, replica.connected(other, now), now)
 
+    def reaches(self, broker: BrokerId) -> bool:
+        """Whether this is us, or there is a connection."""
+        return broker == self.me or broker in self._connected
+
     def disconnected(self, other: BrokerId, now: Instant) -> None:
         """It broke, or the broker has gone."""
         self._connected.discard(other)

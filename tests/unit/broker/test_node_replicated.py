@@ -123,6 +123,8 @@ class Puppet:
     def connected(self, broker: BrokerId, now: Instant) -> Effects:
         return []
 
+    disconnected = connected
+
     def next_deadline(self) -> Instant | None:
         return None
 
@@ -951,3 +953,22 @@ def test_nobody_waits_for_a_topic_that_was_deleted() -> None:
     world.broker.topic_changed(Topic("t", ID, 1, {}, (ALL,)), world.now)
     world.broker.replicas.viewed(ID, 0, world.cluster.of, world.now)
     assert not ready
+
+
+def test_a_broker_that_was_just_killed_is_not_called_controller() -> None:
+    world = World()
+    replicas = world.broker.replicas
+    assert replicas is not None
+    replicas.me = BrokerId(2)
+
+    def controller() -> int:
+        done = world.send(ApiKey.METADATA, 9, MetadataRequest([]))[1]
+        return int(decode(ApiKey.METADATA, 9, done).controller_id)
+
+    assert controller() == 2
+    replicas.connected(BrokerId(1), world.now)
+    assert controller() == 1
+    replicas.connected(BrokerId(0), world.now)
+    assert controller() == 0
+    replicas.disconnected(BrokerId(0), world.now)
+    assert controller() == 1

@@ -136,10 +136,13 @@ def brokers_told(broker: "Broker", request: Request) -> Sequence[BrokerAddress]:
 
 
 def _controller(broker: "Broker") -> int:
+    """The first broker that we reach: any does, but clients wait in vain for one that has just
+    been killed and whose session is not over yet."""
     if broker.replicas is None:
         return broker.settings.node_id
-    brokers = broker.replicas.cluster.brokers()
-    return brokers[0].broker_id if brokers else -1
+    replicas = broker.replicas
+    alive = (one.broker_id for one in replicas.cluster.brokers())
+    return next(filter(replicas.reaches, alive), replicas.me)
 
 
 def _wanted(
