@@ -138,11 +138,7 @@ class Producer:
             return None
         request = self.flight.popleft()
         result = self.answers.pop(request.token)
-        again = isinstance(result, Refused) and (
-            result.error in RETRIABLE
-            # What follows a batch that failed is out of order; clients send both again.
-            or (self.recovering and result.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-        )
+        again = isinstance(result, Refused) and result.error in RETRIABLE
         if again:
             self._again(request)
             if isinstance(result, Refused) and result.error != ErrorCode.NOT_ENOUGH_REPLICAS:
