@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,8 @@ from orderwire.aio.cluster_process import ClusterProcess
 from orderwire.broker.replication.settings import Mode
 
 TOPIC = "hot"
-PRODUCERS = 3
+CLIENTS = ("bench-1", "bench-7", "bench-0")
+"""Names that lead clients on this machine to brokers 0, 1 and 2 where all have lanes."""
 DEPTH = 64
 START_SECONDS_MAX = 180.0
 POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
@@ -72,8 +73,16 @@ class Fleet:
         return total / 1e9
 
 
-def produce(fleet: Fleet, count: int, size: int, acks: str, *, batched: bool) -> int:
-    """Write `count` messages from three producers; returns when all are acknowledged."""
+def produce(
+    fleet: Fleet,
+    count: int,
+    size: int,
+    acks: str,
+    *,
+    batched: bool,
+    names: Sequence[str] = CLIENTS,
+) -> int:
+    """Write `count` messages from these producers; returns when all are acknowledged."""
     failed: list[object] = []
     settings: dict[str, Any] = {
         "bootstrap.servers": fleet.bootstrap,
@@ -84,10 +93,10 @@ def produce(fleet: Fleet, count: int, size: int, acks: str, *, batched: bool) ->
     }
     if not batched:
         settings |= {"batch.num.messages": 1, "linger.ms": 0, "max.in.flight": DEPTH}
-    producers = [Producer({**settings, "client.id": f"bench-{n}"}) for n in range(PRODUCERS)]
+    producers = [Producer({**settings, "client.id": name}) for name in names]
     payload = os.urandom(size // 2).hex().encode()
     for number in range(count):
-        producer = producers[number % PRODUCERS]
+        producer = producers[number % len(producers)]
         while True:
             try:
                 producer.produce(TOPIC, payload, partition=0)
