@@ -23,7 +23,12 @@ def life(mode: Mode, flush: Flush, *, acks: int, faults: Faults, replicas: int =
         world=WorldSettings(
             producers=tuple(
                 ProducerSettings(
-                    acks=acks, batches=(1, 2) * 20, in_flight_max=1, any_replica=lanes, home=home
+                    acks=acks,
+                    idempotent=acks == -1,  # clients refuse the other: a lost batch leaves a gap
+                    batches=(1, 2) * 20,
+                    in_flight_max=1,
+                    any_replica=lanes,
+                    home=home,
                 )
                 for home in range(3)
             ),
