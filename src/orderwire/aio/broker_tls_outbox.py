@@ -90,6 +90,8 @@ class TlsOutbox:
             else:
                 data = part if isinstance(part, bytes) else bytes(part)
             self._queued_bytes -= len(data)
+            if transport.is_closing():  # uvloop would raise; we are about to be told
+                return
             transport.write(data)
             if self._is_closed:  # writing found the connection broken
                 return

@@ -91,7 +91,7 @@ class Link(BufferedProtocol):
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._opened(self)
         if self._mine is not None:
-            self._transport.write(hello_frame(self._mine))
+            self._write(hello_frame(self._mine))
         self._timer = self._loop.call_later(HELLO_WAIT_S, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -171,8 +171,7 @@ class Link(BufferedProtocol):
 
     def greet(self, hello: Hello) -> None:
         """Answer a hello."""
-        if self._transport is not None:
-            self._transport.write(hello_frame(hello))
+        self._write(hello_frame(hello))
 
     def send(self, frame: bytes | bytearray) -> None:
         """Queue a frame; `flush` sends what is queued.  Too much that waits breaks the link."""
@@ -189,13 +188,16 @@ class Link(BufferedProtocol):
             return
         out, self._out = self._out, []
         size, self._out_bytes = self._out_bytes, 0
-        if self._transport is None:
-            return
         if len(out) > 1 and size <= _JOIN_BYTES_MAX:
-            self._transport.write(b"".join(out))
+            self._write(b"".join(out))
         else:
             for frame in out:
-                self._transport.write(frame)
+                self._write(frame)
+
+    def _write(self, data: bytes | bytearray) -> None:
+        """Send, unless the connection has ended and we have yet to be told: uvloop would raise."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
 
     def close(self, why: str) -> None:
         """End it at once."""
@@ -216,5 +218,5 @@ class Link(BufferedProtocol):
         if self._loop.time() - self._heard > SILENCE_S:
             self.close(f"nothing has come for {SILENCE_S:g} s")
             return
-        self._transport.write(plain_frame(FrameKind.PING))
+        self._write(plain_frame(FrameKind.PING))
         self._timer = self._loop.call_later(PING_S, self._look)
