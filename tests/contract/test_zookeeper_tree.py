@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from orderwire.aio.zookeeper_client import Session, ZookeeperClient
+from orderwire.aio.zookeeper_client import ClientSettings, Session, ZookeeperClient
 from orderwire.aio.zookeeper_errors import MultiRefused, ZnodeFailure
 from orderwire.aio.zookeeper_server import managed_zookeeper
 from orderwire.broker.coordination.commands import (
@@ -28,6 +28,7 @@ from orderwire.broker.coordination.commands import (
     Set,
     Znode,
 )
+from orderwire.kernel import NS_PER_S
 from orderwire.sim.zookeeper_tree import Hint, ZookeeperTree
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(240)]
@@ -69,7 +70,8 @@ class Real:
     def __init__(self, address: str) -> None:
         self.address = address
         self.runner = asyncio.Runner()
-        self.clients = [ZookeeperClient(address) for _ in range(SESSIONS)]
+        patient = ClientSettings(session_ns=60 * NS_PER_S, reply_ns=30 * NS_PER_S)
+        self.clients = [ZookeeperClient(address, patient) for _ in range(SESSIONS)]
         self.hints: list[list[Hint]] = [[] for _ in range(SESSIONS)]
         self.watches: dict[tuple[int, Hint], Any] = {}
         for client in self.clients:

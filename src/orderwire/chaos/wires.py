@@ -39,6 +39,7 @@ class Wires:
         self._live: dict[Wire, set[asyncio.StreamWriter]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._doors: dict[int, _Door] = {}
+        self._served: list[_Door] = []
 
     def to_broker(self, broker: int, host: str, port: int) -> int:
         """Proxy a broker's internal listener; returns the port.  Who calls says hello."""
@@ -98,9 +99,13 @@ class Wires:
         """End every connection."""
 
         async def work() -> None:
+            for door in self._served:
+                if door.server is not None:
+                    door.server.close()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.sleep(0)  # what was closed is let go of in the next turn
 
         asyncio.run_coroutine_threadsafe(work(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -137,6 +142,7 @@ class Wires:
                 finally:
                     self._tasks.discard(task)
 
+            self._served.append(door)
             door.server = await asyncio.start_server(taken, "127.0.0.1", door.own_port)
             door.own_port = int(door.server.sockets[0].getsockname()[1])
             return door.own_port
