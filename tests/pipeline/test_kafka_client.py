@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 
@@ -170,3 +170,47 @@ def test_clients_are_kept_by_configuration_and_closed_when_idle(servers: str) ->
     assert cache.borrow(one) is not first
     cache.sweep(0)
     assert len(cache) == 1  # busy ones stay
+
+
+class Moving:
+    """A consumer whose first answers come from before an election."""
+
+    def __init__(self, consumer: Consumer, code: int) -> None:
+        self._consumer = consumer
+        self._code = code
+        self.fenced = 2
+        self.refreshed = 0
+
+    def offsets_for_times(self, asked: list[ClientPartition], timeout: float) -> object:
+        if self.fenced:
+            self.fenced -= 1
+            raise KafkaException(KafkaError(self._code))
+        return self._consumer.offsets_for_times(asked, timeout=timeout)
+
+    def list_topics(self, timeout: float) -> object:
+        self.refreshed += 1
+        return self._consumer.list_topics(timeout=timeout)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._consumer, name)
+
+
+def test_watermarks_are_asked_for_again_where_another_leads_now(
+    mock_servers: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = uuid.uuid4().hex
+    fill(mock_servers, topic, 3)
+    client = KafkaClient({"bootstrap.servers": mock_servers})
+    try:
+        moving = Moving(client._consumer, KafkaError.FENCED_LEADER_EPOCH)
+        monkeypatch.setattr(client, "_consumer", moving)
+        where = TopicPartition(topic, 0)
+        assert client.bounds([where]) == {where: Watermarks(0, 3)}
+        assert moving.refreshed == 2
+        monkeypatch.setattr(
+            client, "_consumer", Moving(moving._consumer, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        )
+        with pytest.raises(PipelineError, match="watermarks"):
+            client.bounds([where])
+    finally:
+        client.close()

@@ -5,6 +5,7 @@ for every task made small tasks 2.6 times slower, and one whose broker has gone 
 ever.  [specs/pipeline.md:3.2]
 """
 
+import contextlib
 import os
 import threading
 import time
@@ -21,6 +22,16 @@ from orderwire.pipeline.offsets import Bounds, OffsetRange, TopicPartition, Wate
 
 REQUEST_SECONDS_MAX = 30.0
 """Longest wait for metadata or watermarks."""
+MOVED_PAUSE_SECONDS = 0.2
+"""Between two questions while another broker takes over."""
+_MOVED = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+    }
+)
 LOOK_SECONDS = 1.0
 """Silence after which a read looks at the watermarks: is what it waits for still there?"""
 POLL_SECONDS_MAX = 0.2
@@ -177,11 +188,21 @@ class KafkaClient:
         return position
 
     def _offsets_at(self, names: list[TopicPartition], bound: int) -> dict[TopicPartition, int]:
-        asked = [ClientPartition(topic, number, bound) for topic, number in names]
-        try:
-            told = self._consumer.offsets_for_times(asked, timeout=REQUEST_SECONDS_MAX)
-        except KafkaException as error:
-            raise self._unreachable("watermarks", error) from None
+        """Ask for offsets; again where another broker leads since the metadata were read."""
+        until = time.monotonic() + REQUEST_SECONDS_MAX
+        while True:
+            asked = [ClientPartition(topic, number, bound) for topic, number in names]
+            is_over = time.monotonic() >= until
+            try:
+                told = self._consumer.offsets_for_times(asked, timeout=REQUEST_SECONDS_MAX)
+                if is_over or not any(p.error and p.error.code() in _MOVED for p in told):
+                    break
+            except KafkaException as error:
+                if is_over or error.args[0].code() not in _MOVED:
+                    raise self._unreachable("watermarks", error) from None
+            with contextlib.suppress(KafkaException):
+                self._consumer.list_topics(timeout=REQUEST_SECONDS_MAX)
+            time.sleep(MOVED_PAUSE_SECONDS)
         return {
             TopicPartition(p.topic, p.partition): p.offset
             for p in told
