@@ -21,6 +21,7 @@ from typing import Any
 
 import broker_servers as servers
 import harness
+import nats_raw
 from broker_servers import Frames, Process
 from confluent_kafka import Producer
 
@@ -142,57 +143,27 @@ def make_topic(server: Process) -> None:
     assert producer.flush(30) == 0
 
 
-class Nats:
-    """A raw NATS connection: what a fast client would send, without the client's cost."""
-
-    def __init__(self, server: Process) -> None:
-        self.peer = server.connect()
-        self.peer.sendall(b'CONNECT {"verbose":false}\r\nSUB _INBOX.bench 1\r\nPING\r\n')
-        self._left = b""
-        self.until(b"PONG\r\n")
-
-    def until(self, mark: bytes) -> bytes:
-        data = self._left
-        while mark not in data:
-            came = self.peer.recv(1 << 20)
-            assert came, "the server closed the connection"
-            data += came
-        data, _, self._left = data.partition(mark)
-        return data
-
-    def ask(self, subject: str, body: dict[str, Any]) -> None:
-        """Call JetStream's own interface; its answer must be no error."""
-        text = json.dumps(body).encode()
-        self.peer.sendall(f"PUB {subject} _INBOX.bench {len(text)}\r\n".encode() + text + b"\r\n")
-        answer = self.until(b"}\r\n")
-        assert b'"error"' not in answer, answer
-
-    def acknowledged(self, count: int) -> None:
-        """Wait for so many acknowledgements of publishes."""
-        tail = b""
-        while count > 0:
-            data = tail + self.peer.recv(1 << 20)
-            count -= data.count(b'"seq":')
-            tail = data[-5:]
-
-
 def nats_publish(server: Process, count: int) -> int:
-    """Pipelined publishes, 64 unacknowledged at most; counts the acknowledgements."""
-    payload = os.urandom(MESSAGE_BYTES // 2).hex().encode()
-    window = f"PUB {servers.TOPIC} _INBOX.bench {MESSAGE_BYTES}\r\n".encode() + payload + b"\r\n"
-    window *= DEPTH
-    nats = Nats(server)
-    for _ in range(count // DEPTH):
-        nats.peer.sendall(window)
-        nats.acknowledged(DEPTH)
-    nats.peer.close()
-    return count // DEPTH * DEPTH
+    """Pipelined publishes, 64 unacknowledged at most."""
+    address = (server.host, server.port)
+    return nats_raw.publish(address, servers.TOPIC, count, MESSAGE_BYTES, DEPTH)
+
+
+def nats_of(server: Process) -> nats_raw.Connection:
+    return nats_raw.Connection((server.host, server.port))
+
+
+def told(nats: nats_raw.Connection, subject: str, body: dict[str, Any]) -> None:
+    """Call JetStream's own interface; its answer must be no error."""
+    answer = nats.ask(subject, body)
+    assert "error" not in answer, answer
 
 
 def nats_fetch(server: Process, count_bytes: int) -> int:
     """A pull consumer without acknowledgements, 1,000 messages of 1 KiB per request."""
-    nats = Nats(server)
-    nats.ask(
+    nats = nats_of(server)
+    told(
+        nats,
         f"$JS.API.CONSUMER.CREATE.{servers.TOPIC}.bench",
         {
             "stream_name": servers.TOPIC,
@@ -211,7 +182,9 @@ def nats_fetch(server: Process, count_bytes: int) -> int:
             data = tail + nats.peer.recv(1 << 20)
             came += data.count(b"MSG ")  # the payload is hexadecimal
             tail = data[-3:]
-    nats.ask(f"$JS.API.CONSUMER.DELETE.{servers.TOPIC}.bench", {})
+    nats.peer.close()
+    nats = nats_of(server)  # on the old one records may still be coming
+    told(nats, f"$JS.API.CONSUMER.DELETE.{servers.TOPIC}.bench", {})
     nats.peer.close()
     return rounds * NATS_BATCH_MESSAGES * KIB
 
@@ -220,7 +193,7 @@ def nats_fill(server: Process, size: int) -> None:
     """Messages of 1 KiB."""
     payload = os.urandom(KIB // 2).hex().encode()
     window = (f"PUB {servers.TOPIC} _INBOX.bench {KIB}\r\n".encode() + payload + b"\r\n") * DEPTH
-    nats = Nats(server)
+    nats = nats_of(server)
     for _ in range(size // KIB // DEPTH + 1):
         nats.peer.sendall(window)
         nats.acknowledged(DEPTH)
@@ -229,8 +202,9 @@ def nats_fill(server: Process, size: int) -> None:
 
 def make_stream(server: Process) -> None:
     """A stream on disk."""
-    nats = Nats(server)
-    nats.ask(
+    nats = nats_of(server)
+    told(
+        nats,
         f"$JS.API.STREAM.CREATE.{servers.TOPIC}",
         {
             "name": servers.TOPIC,
@@ -244,8 +218,8 @@ def make_stream(server: Process) -> None:
 
 
 def empty_stream(server: Process) -> None:
-    nats = Nats(server)
-    nats.ask(f"$JS.API.STREAM.PURGE.{servers.TOPIC}", {})
+    nats = nats_of(server)
+    told(nats, f"$JS.API.STREAM.PURGE.{servers.TOPIC}", {})
     nats.peer.close()
 
 

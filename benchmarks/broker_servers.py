@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from struct import pack, unpack_from
 
+import harness
+
 from orderwire.broker.wire.apis import API_BY_KEY, ApiKey
 from orderwire.broker.wire.generated.fetch import (
     FetchPartition,
@@ -59,13 +61,8 @@ class Process:
         return f"{self.host}:{self.port}"
 
     def cpu_s(self) -> float:
-        """User and system time of every thread that lives."""
-        tasks = Path(f"/proc/{self._popen.pid}/task")
-        total = 0
-        for task in tasks.iterdir():
-            with contextlib.suppress(OSError):
-                total += int((task / "schedstat").read_text().split()[0])
-        return total / 1e9
+        """Of this process."""
+        return harness.cpu_s_of([self._popen.pid])
 
     def connect(self) -> socket.socket:
         peer = socket.create_connection((self.host, self.port), timeout=30)

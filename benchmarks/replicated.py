@@ -25,7 +25,8 @@ from typing import Any
 import harness
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from replicated_nats import jetstream, publish
+from nats_raw import publish
+from replicated_nats import jetstream
 
 from orderwire.aio.cluster_process import ClusterProcess
 from orderwire.broker.replication.settings import Mode
@@ -64,13 +65,8 @@ class Fleet:
         self.pids = pids
 
     def cpu_s(self) -> float:
-        """User and system time of every thread that lives."""
-        total = 0
-        for pid in self.pids:
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                with contextlib.suppress(OSError):
-                    total += int((task / "schedstat").read_text().split()[0])
-        return total / 1e9
+        """Of all three."""
+        return harness.cpu_s_of(self.pids)
 
 
 def produce(

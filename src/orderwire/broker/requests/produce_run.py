@@ -252,7 +252,7 @@ def _ask_replica(
     if len(found.asked) < 2:
         return None
     waiting = RunWaiting(broker, token, shape, partition, found.asked, found.count)
-    waiting.ask(client.connection, bytearray().join(found.parts), now)
+    waiting.ask(client.connection, bytearray().join(found.parts), shape.acks, now)
     if waiting.is_content_refused:  # whose?  Each by itself will be told.
         return None
     if waiting.done is None:

@@ -116,35 +116,14 @@ class ProduceWaiting:
             replicas.forget(self._slots[position][2], number)
 
 
-class SingleWaiting:
-    """The simple request: one partition, never decoded as a whole."""
+class _AskedOnce:
+    """What one replica was asked for once; the answer is encoded when it comes."""
 
-    __slots__ = (
-        "_broker",
-        "_correlation_id",
-        "_number",
-        "_partition",
-        "_topic",
-        "_version",
-        "done",
-        "parked",
-        "token",
-    )
+    __slots__ = ("_broker", "_number", "_partition", "done", "parked", "token")
 
-    def __init__(
-        self,
-        broker: "Broker",
-        token: int,
-        version: int,
-        correlation_id: int,
-        topic: bytes,
-        partition: Partition,
-    ) -> None:
+    def __init__(self, broker: "Broker", token: int, partition: Partition) -> None:
         self.token = token
         self._broker = broker
-        self._version = version
-        self._correlation_id = correlation_id
-        self._topic = topic
         self._partition = partition
         self._number: int | None = None
         self.done: Reply | None = None
@@ -180,6 +159,29 @@ class SingleWaiting:
             self._number = None
 
     def _encoded(self, result: Appended | Refused) -> Reply:
+        raise NotImplementedError
+
+
+class SingleWaiting(_AskedOnce):
+    """The simple request: one partition, never decoded as a whole."""
+
+    __slots__ = ("_correlation_id", "_topic", "_version")
+
+    def __init__(
+        self,
+        broker: "Broker",
+        token: int,
+        version: int,
+        correlation_id: int,
+        topic: bytes,
+        partition: Partition,
+    ) -> None:
+        super().__init__(broker, token, partition)
+        self._version = version
+        self._correlation_id = correlation_id
+        self._topic = topic
+
+    def _encoded(self, result: Appended | Refused) -> Reply:
         partition = self._partition
         if isinstance(result, Appended):
             frame = single_produce_frame(
@@ -194,21 +196,10 @@ class SingleWaiting:
         return refused_single(self._version, self._correlation_id, self._topic, partition, result)
 
 
-class RunWaiting:
+class RunWaiting(_AskedOnce):
     """Many simple requests that a replica was handed as one."""
 
-    __slots__ = (
-        "_asked",
-        "_broker",
-        "_count",
-        "_number",
-        "_partition",
-        "_result",
-        "_shape",
-        "done",
-        "parked",
-        "token",
-    )
+    __slots__ = ("_asked", "_count", "_shape", "is_content_refused")
 
     def __init__(
         self,
@@ -220,52 +211,12 @@ class RunWaiting:
         count: int,
     ) -> None:
         """`asked` has the correlation id of each, and where its records begin among all `count`."""
-        self.token = token
-        self._broker = broker
+        super().__init__(broker, token, partition)
         self._shape = shape
-        self._partition = partition
         self._asked = asked
         self._count = count
-        self._number: int | None = None
-        self._result: Appended | Refused | None = None
-        self.done: Reply | None = None
-        self.parked = False
-
-    @property
-    def is_content_refused(self) -> bool:
+        self.is_content_refused = False
         """Whether one of the batches is no good: then nothing was stored."""
-        return isinstance(self._result, Refused) and self._result.error in _OF_THE_CONTENT
-
-    def ask(self, connection: int, records: Buffer, now: Instant) -> None:
-        """Hand the batches to the replica."""
-        replicas = self._broker.replicas
-        assert replicas is not None
-        acks = self._shape.acks
-        number = replicas.produce(self._partition, self, 0, connection, records, acks, now)
-        if self.done is None:
-            self._number = number
-
-    def answered(self, position: int, result: Appended | Refused) -> None:
-        """Take the replica's answer."""
-        self._number = None
-        self._result = result
-        self.done = self._encoded(result)
-        if self.parked:
-            self._broker.parked.finish(self, self.done)
-
-    def attempt(self, broker: "Broker", *, at_deadline: bool) -> Reply | None:
-        """Answer all with a timeout."""
-        if not at_deadline:
-            return self.done
-        self.leave()
-        return self._encoded(_TIMED_OUT)
-
-    def leave(self) -> None:
-        """Forget what was asked for."""
-        if self._number is not None:
-            assert self._broker.replicas is not None
-            self._broker.replicas.forget(self._partition, self._number)
-            self._number = None
 
     def _encoded(self, result: Appended | Refused) -> Reply:
         shape = self._shape
@@ -275,6 +226,7 @@ class RunWaiting:
             stored = [(correlation, base + behind) for correlation, behind in self._asked]
             frames = shape.answers(stored, self._partition.log.start_offset)
             return Reply([frames], len(frames))
+        self.is_content_refused = result.error in _OF_THE_CONTENT
         parts: list[Part] = []
         delay_ns = 0
         for correlation, _ in self._asked:
