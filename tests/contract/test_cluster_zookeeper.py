@@ -134,9 +134,27 @@ def test_one_of_two_that_contend_is_original_and_rules_the_in_sync_set(place: st
             winner.carry_out(topic, 0, SetSync(5, 9, 0, 3))
             loser.carry_out(topic, 0, SetSync(6, 8, 1, 1))
             paths = PartitionPaths("t", 0)
-            await until(lambda: loser.partitions[topic.topic_id][0].pending() is False)
+
+            async def written(path: str, data: bytes) -> None:
+                for _ in range(1_000):
+                    if (await one.client.get(path)).data == data:
+                        return
+                    await asyncio.sleep(0.01)
+                raise AssertionError((await one.client.get(path)).data)
+
+            await written(paths.sync_end, b"8,1,1")
             assert (await one.client.get(paths.sync_start)).data == b"6,1,1"
-            assert (await one.client.get(paths.sync_end)).data == b"8,1,1"
+            # Nor does another original take it back, which knows less.  [I6]
+            loser.carry_out(topic, 0, Resign(1))
+            await until(lambda: won.views[key].original is None)
+            winner.carry_out(topic, 0, Elect(1))
+            await until(lambda: lost.views[key].epoch == 2)
+            winner.carry_out(topic, 0, SetSync(4, 4, 2, 1))
+            winner.carry_out(topic, 0, SetSync(None, 9, 2, 2))
+            await written(paths.sync_end, b"9,2,2")
+            assert (await one.client.get(paths.sync_start)).data == b"6,1,1"
+            winner.carry_out(topic, 0, SetSync(7, None, 2, 2))
+            await written(paths.sync_start, b"7,2,2")
 
     asyncio.run(work())
 

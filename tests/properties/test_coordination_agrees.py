@@ -93,7 +93,10 @@ class Both:
             case ChangeIsr():
                 operations = change_isr(PATHS, now, broker, wish)
             case SetSync():
-                operations = set_sync(PATHS, now, broker, wish)
+                there = self.tree.ask(self.sessions[broker][0], Get(PATHS.sync_start))
+                assert isinstance(there, Znode)
+                least = SyncMark.decode(PATHS.sync_start, there.data).offset
+                operations = set_sync(PATHS, now, broker, wish, least)
         done = operations is not None and not isinstance(
             self.tree.ask(self.sessions[broker][0], Multi(operations)), MultiFailure
         )

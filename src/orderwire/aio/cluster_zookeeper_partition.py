@@ -105,6 +105,8 @@ class FollowedPartition(Worker):
         self._lazy: dict[bool, SetSync] = {}
         """The newest `syncStart` (True) and `syncEnd` (False) to be written."""
         self._lazy_due = False
+        self._sync_start = (-1, -1)
+        """An epoch of ours, and the `syncStart` that is there in it: nobody else writes one."""
 
     def carry_out(self, effect: Coordinated, *, lazily: bool = False) -> None:
         """Do it after what was asked for before; `lazily` is for SetSync alone, until `flush`."""
@@ -309,7 +311,7 @@ class FollowedPartition(Worker):
                 await self._change(depose(paths, now, broker, incarnation))
                 self._view_due = True
             case SetSync():
-                if await self._change(set_sync(paths, now, self._me, effect)) is None:
+                if not await self._set_sync(now, effect):
                     self._view_due = True
             case Lock():
                 with contextlib.suppress(ZnodeExists):  # Then it is a heartbeat.
@@ -349,7 +351,15 @@ class FollowedPartition(Worker):
                 effect.epoch,
                 effect.round,
             )
-            operations = set_sync(self.paths, now, self._me, part)
-            if operations is not None:
-                with contextlib.suppress(MultiRefused):
-                    await self.scope.client.multi(*operations)
+            await self._set_sync(now, part)
+
+    async def _set_sync(self, now: Seen, wish: SetSync) -> bool:
+        """Write them, and never a `syncStart` below the one that is there; whether it was done."""
+        epoch, least = self._sync_start
+        if epoch != wish.epoch:
+            znode = await self.scope.client.get(self.paths.sync_start)
+            least = SyncMark.decode(self.paths.sync_start, znode.data).offset
+        done = await self._change(set_sync(self.paths, now, self._me, wish, least))
+        if done is not None:
+            self._sync_start = (wish.epoch, max(least, -1 if wish.start is None else wish.start))
+        return done is not None

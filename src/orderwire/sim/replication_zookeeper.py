@@ -43,6 +43,10 @@ class PartitionZnodes:
         self.original = self._owner = None
         return True
 
+    def least_sync(self) -> int:
+        """Whoever writes marks has seen this one, and leaves out what lies below.  [I6]"""
+        return self.sync_start[0]
+
     def apply(
         self,
         session: Session,
@@ -75,9 +79,10 @@ class PartitionZnodes:
             case SetSync(start, end, epoch, number):
                 if self._owner != session or epoch != self.epoch:
                     return False
-                if start is not None:
+                least = self.least_sync()
+                if start is not None and start >= least:
                     self.sync_start = (start, epoch, number)
-                if end is not None:
+                if end is not None and end >= least:
                     self.sync_end = (end, epoch, number)
             case Lock():
                 self.locks[broker] = session

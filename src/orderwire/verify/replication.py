@@ -108,7 +108,6 @@ class RoundEnd(msgspec.Struct, frozen=True, tag=True, gc=False):
     """syncStart S and syncEnd E, as offsets behind the last one, as an original wrote them."""
 
     epoch: int
-    """A new original may know an older S, until its recovery has brought it up."""
     start: int
     end: int
 
@@ -219,7 +218,7 @@ class Judge:
             case RoundEnd(epoch, start, end):
                 if end < start:
                     self._say("I6", f"syncEnd {end} lies before syncStart {start}")
-                if (epoch, start) < self._round:
+                if start < self._round[1]:
                     self._say("I6", f"syncStart went back from {self._round} to {epoch, start}")
                 self._round = (epoch, start)
             case TookLower(broker, epoch, known):

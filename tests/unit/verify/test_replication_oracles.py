@@ -134,7 +134,7 @@ def test_i5_committed_twice_or_from_nowhere() -> None:
 def test_i6_what_must_only_grow() -> None:
     assert broken(place(RoundEnd, 1), RoundEnd(1, 5, 4)) == {"I6": 1}
     assert broken(place(RoundEnd, 1), RoundEnd(1, 5, 5), RoundEnd(1, 3, 5)) == {"I6": 1}
-    assert broken(place(RoundEnd, 1), RoundEnd(1, 5, 5), RoundEnd(2, 3, 5)) == {}
+    assert broken(place(RoundEnd, 1), RoundEnd(1, 5, 5), RoundEnd(2, 3, 5)) == {"I6": 1}
     back = Committed(1, 1, 0, 2, (A,))
     assert broken(place(Committed, 2), GOOD[place(Committed, 2)], back) == {"I6": 1}
 

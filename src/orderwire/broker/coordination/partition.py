@@ -122,9 +122,13 @@ def change_isr(
 
 
 def set_sync(
-    paths: PartitionPaths, now: Seen, me: BrokerId, wish: SetSync
+    paths: PartitionPaths, now: Seen, me: BrokerId, wish: SetSync, least: int
 ) -> tuple[Operation, ...] | None:
-    """Write `syncStart` and `syncEnd` as original of an epoch; None when that is over."""
+    """Write `syncStart` and `syncEnd` as original of an epoch; None when that is over.
+
+    What lies below `least`, the `syncStart` that is there, is left out: an original that few have
+    followed yet may know an older S.  [I6]
+    """
     if now.epoch != wish.epoch or now.original is None or now.original.id != me:
         return None
     operations: list[Operation] = [
@@ -132,7 +136,7 @@ def set_sync(
         Check(paths.original),
     ]
     for path, offset in ((paths.sync_start, wish.start), (paths.sync_end, wish.end)):
-        if offset is not None:
+        if offset is not None and offset >= least:
             operations.append(Set(path, SyncMark(offset, wish.epoch, wish.round).encode()))
     return tuple(operations)
 

@@ -406,3 +406,36 @@ def test_a_replica_that_lost_its_disk_is_not_elected_and_takes_anothers_log() ->
     group.start(1)
     group.pass_time(10_000)
     assert group.original is not None, "it is as good as any by now"
+
+
+@pytest.mark.paper("S004:I6")
+@pytest.mark.parametrize("looks", [True, False])
+def test_i6_a_new_original_does_not_take_sync_start_back(looks: bool) -> None:
+    """With too few it commits no more than somebody was told; ZooKeeper has heard of more."""
+    group = ReplicaGroup(min_insync_replicas=3)
+    if not looks:
+        group.znodes.least_sync = lambda: -1  # type: ignore[method-assign]
+    for _ in range(2):
+        group.produce()
+        group.pass_time(10)
+    group.produce()
+    for _ in range(100):
+        if group.znodes.sync_start[0] == 3:
+            break
+        ready = [pair for pair, queue in group.queues.items() if queue]
+        if ready:
+            group.deliver(*ready[0])
+        for broker in group.ids:
+            group.sync(broker)
+    assert group.znodes.sync_start[0] == 3
+    group.at(2).close()  # it notes what it was told
+    for broker in (2, 1, 0):
+        group.crash(broker)
+    group.start(1)
+    assert group.at(1).high_watermark == 1
+    group.start(2)
+    group.pass_time(2_000)
+    assert group.original == 1
+    assert group.at(1).high_watermark == 2, "as much as broker 2 was told"
+    assert group.znodes.sync_start[0] == (3 if looks else 2)
+    assert group.znodes.sync_end[0] >= group.znodes.sync_start[0]
