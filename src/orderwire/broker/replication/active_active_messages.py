@@ -170,24 +170,24 @@ class CaughtUp(_Message, frozen=True, tag="caught"):
 
 
 class OrphanOffer(_Message, frozen=True, tag="orphan"):
-    """Member → O: this batch of mine was committed without; give it new offsets.  [R8]"""
+    """Member → O: these batches of mine were committed without; give them new offsets.  [R8]"""
 
     number: int
-    header: bytes
-    """The batch's header, with the offset and the epoch that it had."""
+    headers: list[bytes]
+    """The batches' headers, with the offset and the epoch that each had."""
     committed: int
     """My S + 1: below it I have looked, and it is not there."""
 
 
 class OrphanPlace(_Message, frozen=True, tag="place"):
-    """O → member: store it at this offset."""
+    """O → member: store them at these offsets, as many of the first as there are."""
 
     number: int
-    base: int
+    bases: list[int]
 
 
 class OrphanKnown(_Message, frozen=True, tag="known"):
-    """O → member: it is there already."""
+    """O → member: the first is there already."""
 
     number: int
     base: int

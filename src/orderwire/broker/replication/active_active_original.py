@@ -392,30 +392,48 @@ class Original:
     # Orphans.
 
     def orphan(self, source: BrokerId, offer: OrphanOffer, now: Instant) -> None:
-        """Give an orphan new offsets, unless it is there already.  [R8]"""
-        header = BatchHeader(*BATCH_HEADER.unpack(offer.header))
-        number = offer.number
+        """Give orphans new offsets, up to the first that is there already, or may be.  [R8]"""
+        self._orphans = {
+            each: at for each, at in self._orphans.items() if self.assigned.at(at) is not None
+        }
+        start = self.next_offset
+        bases: list[int] = []
+        for packed in offer.headers:
+            header = BatchHeader(*BATCH_HEADER.unpack(packed))
+            base = self._place_orphan(source, offer, header, start, now)
+            if base is None:
+                break
+            if base < 0:  # as −1 − the offset
+                if not bases:
+                    self.out.tell(source, OrphanKnown(self.epoch, offer.number, -1 - base))
+                    return
+                break
+            bases.append(base)
+        self.round_wanted = self.round_wanted or self.active
+        if bases:
+            self.out.tell(source, OrphanPlace(self.epoch, offer.number, bases))
+        else:
+            self.out.tell(source, OrphanLater(self.epoch, offer.number))
+
+    def _place_orphan(
+        self, source: BrokerId, offer: OrphanOffer, header: BatchHeader, start: int, now: Instant
+    ) -> int | None:
+        """Where it stands now; −1 − the offset where it stood before; None when it has to wait."""
         base = self.next_offset
         identity = (header.base_offset, header.leader_epoch)
         committed = self.files.committed
-        placed = self._orphans.get(identity)
-        if placed is not None and self.assigned.at(placed) is not None:
-            self.round_wanted = True
-            self.out.tell(source, OrphanLater(self.epoch, number))
-            return
         if (
-            not self.active
+            identity in self._orphans
+            or not self.active
             or source not in self.office.isr
             # It has looked through all that is committed: what is not, we know ourselves,
             # but for what we recovered and too few are in sync to commit: the orphan may be there.
             or offer.committed != committed
             or committed < self.recovered_end
-            or (header.base_offset >= committed and base > committed)
+            or (header.base_offset >= committed and start > committed)
             or self._unready(header.size_bytes, 1) is not None
         ):
-            self.round_wanted = self.round_wanted or self.active
-            self.out.tell(source, OrphanLater(self.epoch, number))
-            return
+            return None
         noted = sequenced(header, base + 1)
         if noted is not None:
             producer_id, producer_epoch, batch = noted
@@ -423,23 +441,15 @@ class Original:
                 producer_id, producer_epoch, batch.first_sequence, batch.last_sequence
             )
             if isinstance(verdict, Appended) and verdict.base_offset >= committed:
-                self.round_wanted = True
-                self.out.tell(source, OrphanLater(self.epoch, number))
-                return
+                return None
             # What was told to be stored and then sealed is remembered, and is not there.
             if isinstance(verdict, Appended) and self._is_at(header, verdict.base_offset):
-                self.out.tell(source, OrphanKnown(self.epoch, number, verdict.base_offset))
-                return
+                return -1 - verdict.base_offset
         end = base + 1 + header.last_offset_delta + 1
         entry = Assigned(base, end, source, None, header.size_bytes, now)
-        self._orphans = {
-            each: at for each, at in self._orphans.items() if self.assigned.at(at) is not None
-        }
         self._orphans[identity] = base
-        admitted = Admitted([], end, [] if noted is None else [noted])
-        self._assign(entry, admitted, now)
-        self.round_wanted = True
-        self.out.tell(source, OrphanPlace(self.epoch, number, base))
+        self._assign(entry, Admitted([], end, [] if noted is None else [noted]), now)
+        return base
 
     def _is_at(self, header: BatchHeader, base: int) -> bool:
         """Whether the same batch of the same producer is committed there."""

@@ -1,4 +1,6 @@
-"""Orphans get new offsets through the original, one at a time, or are known to be there.  [R8]
+"""Orphans get new offsets through the original, or are known to be there.  [R8]
+
+As many are offered at once as a round may carry; the next when what became of these is known.
 
 An orphan that is published again stands behind a control batch that names it by the offset and the
 epoch which it had: no other batch ever had both.  So every replica sees in the log itself that it
@@ -28,6 +30,8 @@ from orderwire.broker.wire.batch import BATCH_HEADER, BatchHeader, place
 from orderwire.kernel import NS_PER_MS, Instant
 
 _LATER_NS = 50 * NS_PER_MS
+OFFERED_MAX = 1_000
+"""Orphans in one offer; together no more than `sync_max_bytes`, but for a single larger one."""
 
 _Key = tuple[int, int, int]
 """An idempotent producer's id, epoch and first sequence."""
@@ -51,7 +55,7 @@ class Republisher:
         self.settings = settings
         self.out = out
         self._number = 0
-        self._offered: tuple[BrokerId, Place, BatchHeader] | None = None
+        self._offered: tuple[BrokerId, list[tuple[Place, BatchHeader]]] | None = None
         """The original has been asked, and has not said that it is settled."""
         self._later = -1
         """Not again before S has passed this, or it is time."""
@@ -90,13 +94,21 @@ class Republisher:
         if original is None or (self.files.committed <= self._later and now < self._later_at):
             return
         self._scan()
+        done: list[tuple[Place, BatchHeader, int, bool]] = []
+        offered: list[tuple[Place, BatchHeader]] = []
+        room = self.settings.sync_max_bytes
         for at, header in orphans.waiting():
             known = self._known(header)
-            if known is None:
-                self._offer(original, at, header)
-                return
-            base, again = known
-            self._finish(at, header, base, duplicate=not again)
+            if known is not None:
+                done.append((at, header, known[0], not known[1]))
+                continue
+            room -= header.size_bytes
+            if offered and (room < 0 or len(offered) >= OFFERED_MAX):
+                break
+            offered.append((at, header))
+        self._finish(done)
+        if offered:
+            self._offer(original, offered)
 
     def next_deadline(self) -> Instant | None:
         """When the next one may be offered."""
@@ -111,11 +123,11 @@ class Republisher:
             return None
         return original if original == self.office.me or self.links.up(original) else None
 
-    def _offer(self, original: BrokerId, at: Place, header: BatchHeader) -> None:
+    def _offer(self, original: BrokerId, offered: list[tuple[Place, BatchHeader]]) -> None:
         self._number += 1
         self._later = -1
-        self._offered = (original, at, header)
-        packed = BATCH_HEADER.pack(*msgspec.structs.astuple(header))
+        self._offered = (original, offered)
+        packed = [BATCH_HEADER.pack(*msgspec.structs.astuple(header)) for _, header in offered]
         self.out.tell(
             original,
             OrphanOffer(self.files.known_epoch, self._number, packed, self.files.committed),
@@ -132,28 +144,31 @@ class Republisher:
         self._later_at = Instant(now + _LATER_NS)
 
     def known(self, message: OrphanKnown) -> None:
-        """It is committed already."""
+        """The first is committed already."""
         if self._offered is not None and message.number == self._number:
-            _, at, header = self._offered
+            at, header = self._offered[1][0]
             self._offered = None
-            self._finish(at, header, message.base, duplicate=True)
+            self._finish([(at, header, message.base, True)])
 
     def place(self, source: BrokerId, message: OrphanPlace, now: Instant) -> None:
-        """Store it at its new offset, behind what names it.  [R8]"""
-        base, epoch = message.base, message.epoch
-        if self._offered is None or message.number != self._number:
-            reason: str | None = "it was offered to somebody else"
-        else:
-            _, at, header = self._offered
-            batch = bytearray(self.files.orphans.read(at))
-            place(batch, 0, header.batch_length, base + 1, epoch)
-            name = self.files.name_of(header, base, epoch, now)
-            reason = self.member.store(name + batch)
-            self._wait(now)  # whether it is committed the log will tell
-        if reason is None:
-            self.out.tell(source, RelayStored(epoch, base))
-        else:
-            self.out.tell(source, RelayRefused(epoch, base, -1, reason))
+        """Store them at their new offsets, each behind what names it.  [R8]"""
+        epoch = message.epoch
+        offered = None
+        reason: str | None = "it was offered to somebody else"
+        if self._offered is not None and message.number == self._number:
+            offered, reason = self._offered[1], None
+            self._wait(now)  # whether they are committed the log will tell
+        for number, base in enumerate(message.bases):
+            if offered is not None and reason is None:
+                at, header = offered[number]
+                batch = bytearray(self.files.orphans.read(at))
+                place(batch, 0, header.batch_length, base + 1, epoch)
+                name = self.files.name_of(header, base, epoch, now)
+                reason = self.member.store(name + batch)
+            if reason is None:
+                self.out.tell(source, RelayStored(epoch, base))
+            else:
+                self.out.tell(source, RelayRefused(epoch, base, -1, reason))
 
     def _scan(self) -> None:
         """Look at what was committed since the last time, or at all of it for new orphans."""
@@ -195,10 +210,14 @@ class Republisher:
         base = self._keys.get(_key(header), -1) if header.base_sequence >= 0 else -1
         return None if base < 0 else (base, False)
 
-    def _finish(self, at: Place, header: BatchHeader, base: int, *, duplicate: bool) -> None:
-        self.files.orphans.take_off(at, header)
-        self.files.orphans.sync()
-        self.out.note(Republished(header.base_offset, base, duplicate))
+    def _finish(self, done: list[tuple[Place, BatchHeader, int, bool]]) -> None:
+        """Let go of those that are there, durably: where, and whether without our doing."""
+        for at, header, _, _ in done:
+            self.files.orphans.take_off(at, header)
+        if done:
+            self.files.orphans.sync()
+        for _, header, base, duplicate in done:
+            self.out.note(Republished(header.base_offset, base, duplicate))
 
 
 def _key(header: BatchHeader) -> _Key:

@@ -121,3 +121,31 @@ def test_i1_a_deposed_original_says_that_what_was_stored_may_be_there(
         assert error(group, each) is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     later = group.produce(at=0)
     assert error(group, later) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+@pytest.mark.paper("S004:R8")
+@pytest.mark.parametrize("room", [4 << 20, 300])
+def test_r8_a_round_carries_as_many_orphans_as_the_limits_allow(room: int) -> None:
+    group = ReplicaGroup(eager_copy=False, sync_max_bytes=room)
+    count = 12
+    aside = group.at(1).files.orphans
+    for number in range(count):
+        batch = build_batch([Record(b"%d" % number)], base_offset=100 + number)
+        assert aside.set_aside(batch)
+    size = aside.kept_bytes // count
+    rounds = group.at(0).rounds
+    assert rounds is not None
+    before = rounds.count
+    group._do(group.ids[1], group.at(1).wake(group.now))
+    group.pass_time(5_000)
+    offers = [len(each.headers) for each in group.said(OrphanOffer, 1)]
+    each = min(count, room // size)
+    assert max(offers) == each
+    assert len([one for one in offers if one == each]) >= count // each
+    assert rounds.count - before <= -(-count // each) + 1
+    again = [event.base_offset for event in group.noted(asked.Republished)]
+    assert again == list(range(100, 100 + count)), "in their order"
+    assert len(aside) == 0
+    assert group.log(0) == group.log(1) == group.log(2)
+    kept = [one for one in group.log(0) if not one.attributes & CONTROL]
+    assert len(kept) == count
