@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from orderwire.broker.cluster import Question
 from orderwire.broker.replication.settings import Mode
 from orderwire.kernel.errors import RemoteProtocolError
 from orderwire.kernel.parsing import UNREADABLE
@@ -34,9 +35,9 @@ class FrameKind(IntEnum):
     """Nothing: that the sender lives."""
     STATUS = 2
     """Asks for, or tells, a broker's status; of an administrator only."""
-    DELETE_RECORDS = 3
-    """Asks the original of a partition to forget records."""
-    DELETED = 4
+    ASK = 3
+    """Asks something of a partition."""
+    TOLD = 4
     """Answers that."""
     ACTIVE_STANDBY = 16
     """A message between replicas, by the protocol that they keep."""
@@ -68,22 +69,23 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
     """Whom the speaker means to speak to; an administrator says ADMINISTRATOR: whoever it is."""
 
 
-class DeleteRecords(msgspec.Struct, frozen=True, array_like=True):
-    """What a client asked for at a broker that is not the original."""
+class Ask(msgspec.Struct, frozen=True, array_like=True):
+    """What one broker asks another."""
 
     number: int
     """The answer repeats it."""
+    question: Question
     topic_id: bytes
     index: int
-    before: int
+    value: int
 
 
-class Deleted(msgspec.Struct, frozen=True, array_like=True):
-    """What became of it."""
+class Told(msgspec.Struct, frozen=True, array_like=True):
+    """What is answered."""
 
     number: int
     result: int
-    """The new start, when there is no error."""
+    """When there is no error."""
     error: int
     message: str
 
@@ -107,17 +109,17 @@ def content_of(message: msgspec.Struct) -> bytes:
     return _encoder.encode(message)
 
 
-_asked_decoder = msgspec.msgpack.Decoder(DeleteRecords)
-_deleted_decoder = msgspec.msgpack.Decoder(Deleted)
+_ask_decoder = msgspec.msgpack.Decoder(Ask)
+_told_decoder = msgspec.msgpack.Decoder(Told)
 
 
-def read_request(kind: int, content: memoryview) -> DeleteRecords | Deleted:
+def read_request(kind: int, content: memoryview) -> Ask | Told:
     """Read what a broker asks or answers beside its replicas.  Raises RemoteProtocolError."""
     try:
-        if kind == FrameKind.DELETE_RECORDS:
-            return _asked_decoder.decode(content)
-        if kind == FrameKind.DELETED:
-            return _deleted_decoder.decode(content)
+        if kind == FrameKind.ASK:
+            return _ask_decoder.decode(content)
+        if kind == FrameKind.TOLD:
+            return _told_decoder.decode(content)
     except UNREADABLE as error:
         raise RemoteProtocolError(f"a frame of kind {kind} that does not read: {error}") from None
     raise RemoteProtocolError(f"a frame of kind {kind}")

@@ -6,16 +6,18 @@ The driver knows ZooKeeper; the links know the other brokers; everything meets i
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from orderwire.aio.addresses import split_address
-from orderwire.aio.cluster_frames import MESSAGE_KINDS, Codec, Deleted, DeleteRecords, FrameKind
+from orderwire.aio.cluster_frames import MESSAGE_KINDS, Ask, Codec, FrameKind, Told
 from orderwire.aio.cluster_links import ClusterLinks, Peer
 from orderwire.aio.discovery_tls import Credentials
-from orderwire.broker.cluster import BrokerAddress, ClusterMember, Done
+from orderwire.broker.cluster import BrokerAddress, ClusterMember, Done, Question
+from orderwire.broker.cluster import Told as Answered
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log import Refused, StorageError
 from orderwire.broker.replicas import mode_of
@@ -29,9 +31,9 @@ if TYPE_CHECKING:
     from orderwire.aio.broker_server import BrokerServer
 
 _LOG = logging.getLogger(__name__)
-DELETIONS_MAX = 1_000
-"""Deletions of records that other brokers are asked for at a time."""
-_OUT_OF_REACH = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the original is out of reach")
+QUESTIONS_MAX = 10_000
+"""Questions to other brokers that wait for their answers."""
+_OUT_OF_REACH = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the other broker is out of reach")
 
 
 class Driver(Protocol):
@@ -124,7 +126,7 @@ class ClusterHost:
         self._advertised = advertised
         self._on_event = on_event
         self._kinds: dict[bytes, FrameKind] = {}
-        self._deleting: dict[int, tuple[BrokerId, Callable[[int | Refused], None]]] = {}
+        self._asked: dict[int, tuple[BrokerId, Answered]] = {}
         self._next_number = count(1).__next__
         self._server: BrokerServer | None = None
         self.links = ClusterLinks(
@@ -206,49 +208,44 @@ class ClusterHost:
 
         self.driver.producer_id(given)
 
-    def delete_records(
-        self,
-        to: BrokerId,
-        topic: Topic,
-        index: int,
-        before: int,
-        done: Callable[[int | Refused], None],
+    def ask(
+        self, to: BrokerId, question: Question, topic: Topic, index: int, value: int, done: Answered
     ) -> None:
-        """Ask the original."""
+        """Ask another broker."""
+        if len(self._asked) >= QUESTIONS_MAX:
+            done(Refused(ErrorCode.POLICY_VIOLATION, "too many questions wait for other brokers"))
+            return
         number = self._next_number()
-        asked = DeleteRecords(number, topic.topic_id, index, before)
-        if not self.links.ask(to, FrameKind.DELETE_RECORDS, asked):
-            done(_OUT_OF_REACH)
-        elif len(self._deleting) >= DELETIONS_MAX:
-            done(Refused(ErrorCode.POLICY_VIOLATION, "too many deletions are under way"))
+        if self.links.ask(to, FrameKind.ASK, Ask(number, question, topic.topic_id, index, value)):
+            self._asked[number] = (to, done)
         else:
-            self._deleting[number] = (to, done)
+            done(_OUT_OF_REACH)
 
-    def _requested(self, source: BrokerId, message: DeleteRecords | Deleted) -> None:
-        """Another broker asks for its client, or answers."""
-        if isinstance(message, Deleted):
-            waiting = self._deleting.pop(message.number, None)
+    def _requested(self, source: BrokerId, message: Ask | Told) -> None:
+        """Another broker asks, or answers."""
+        if isinstance(message, Told):
+            waiting = self._asked.pop(message.number, None)
             if waiting is not None:
                 error = ErrorCode(message.error)
                 failed = Refused(error, message.message)
-                result_told = failed if error is not ErrorCode.NONE else message.result
-                self._turn(lambda replicas, now: waiting[1](result_told))
+                result = failed if error is not ErrorCode.NONE else message.result
+                self._turn(lambda replicas, now: waiting[1](result))
             return
         number = message.number
 
-        def work(replicas: Any, now: Any) -> None:
-            partition = replicas.found(message.topic_id, message.index)
-            result: int | Refused = _OUT_OF_REACH
-            if partition is not None:
-                result = self._broker.delete_records(partition, message.before, now)
-            answer = (
-                Deleted(number, -1, result.error, result.message)
+        def answer(result: int | Refused) -> None:
+            told = (
+                Told(number, -1, result.error, result.message)
                 if isinstance(result, Refused)
-                else Deleted(number, result, ErrorCode.NONE, "")
+                else Told(number, result, ErrorCode.NONE, "")
             )
-            self.links.ask(source, FrameKind.DELETED, answer)
+            self.links.ask(source, FrameKind.TOLD, told)
 
-        self._turn(work)
+        self._turn(
+            lambda replicas, now: replicas.questions.answer(
+                message.question, message.topic_id, message.index, message.value, answer, now
+            )
+        )
 
     def carry_out(self, topic: Topic, index: int, effect: Effect) -> None:
         """Send, note, or have the driver do it."""
@@ -335,10 +332,10 @@ class ClusterHost:
 
     def disconnected(self, broker: BrokerId) -> None:
         """A link has ended."""
-        for number, (to, done) in list(self._deleting.items()):
+        for number, (to, done) in list(self._asked.items()):
             if to == broker:
-                del self._deleting[number]
-                done(_OUT_OF_REACH)
+                del self._asked[number]
+                self._turn(partial(_unanswered, done))
         self._turn(lambda replicas, now: replicas.disconnected(broker, now))
 
     def locked(self, topic_id: bytes, index: int) -> None:
@@ -407,6 +404,10 @@ class ClusterHost:
     def status_bytes(self) -> bytes:
         """The same as JSON."""
         return msgspec.json.encode(self.status())
+
+
+def _unanswered(done: Answered, replicas: Any, now: Any) -> None:
+    done(_OUT_OF_REACH)
 
 
 def peer_of(internal: str, incarnation: str) -> Peer:

@@ -12,11 +12,11 @@ import msgspec
 from orderwire.aio.cluster_frames import (
     ADMINISTRATOR,
     VERSION,
+    Ask,
     Codec,
-    Deleted,
-    DeleteRecords,
     FrameKind,
     Hello,
+    Told,
     content_of,
     message_frame,
     plain_frame,
@@ -68,7 +68,7 @@ class ClusterLinks:
         connected: Callable[[BrokerId], None],
         disconnected: Callable[[BrokerId], None],
         received: Callable[[BrokerId, bytes, int, msgspec.Struct], None],
-        requested: Callable[[BrokerId, DeleteRecords | Deleted], None],
+        requested: Callable[[BrokerId, Ask | Told], None],
         process_ended: Callable[[BrokerId, str], None],
         settled: Callable[[], None],
         status: Callable[[], bytes],
@@ -148,7 +148,7 @@ class ClusterLinks:
         if link is not None:
             link.send(message_frame(kind, topic_id, index, message))
 
-    def ask(self, to: BrokerId, kind: FrameKind, message: DeleteRecords | Deleted) -> bool:
+    def ask(self, to: BrokerId, kind: FrameKind, message: Ask | Told) -> bool:
         """Send something beside the replicas' messages; False when there is no link."""
         link = self._links.get(to)
         if link is None:

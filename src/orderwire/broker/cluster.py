@@ -6,6 +6,7 @@ returns.
 """
 
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from typing import Protocol, TypeAlias
 from zlib import crc32
 
@@ -21,6 +22,21 @@ Done: TypeAlias = Callable[[Refusal | None], None]
 """Called once: None when it was done."""
 GROUPS_TOPIC = "__consumer_offsets"
 """Holds consumer groups and their offsets.  Always active-standby."""
+
+
+class Question(IntEnum):
+    """What one broker asks another of a partition, beside what replicas tell each other."""
+
+    DELETE_RECORDS = 0
+    """The original: forget records before this offset, and tell where the log begins then."""
+    END = 1
+    """The original: one behind the last offset that was assigned."""
+    START = 2
+    """Any replica: where the log begins."""
+
+
+Told: TypeAlias = Callable[[int | Refused], None]
+"""Called once with what a broker has answered."""
 
 
 class BrokerAddress(msgspec.Struct, frozen=True):
@@ -73,15 +89,10 @@ class Cluster(Protocol):
         """Hand out an id that no producer of the cluster ever had."""
         ...
 
-    def delete_records(
-        self,
-        to: BrokerId,
-        topic: Topic,
-        index: int,
-        before: int,
-        done: Callable[[int | Refused], None],
+    def ask(
+        self, to: BrokerId, question: Question, topic: Topic, index: int, value: int, done: Told
     ) -> None:
-        """Have a partition's original forget records; tells the new start."""
+        """Ask another broker; what it was told by replicas here before, it has taken by then."""
         ...
 
     def carry_out(self, topic: Topic, index: int, effect: Effect) -> None:

@@ -15,6 +15,7 @@ from orderwire.broker.cluster import GROUPS_TOPIC, Cluster, Done
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log import Appended, LogConfig, Refused
 from orderwire.broker.partitions import Partition
+from orderwire.broker.questions import Questions
 from orderwire.broker.refused_producers import Batch, RefusedProducers
 from orderwire.broker.replication.effects import (
     Advance,
@@ -87,6 +88,8 @@ class Replicas:
         self._connected: set[BrokerId] = set()
         self.creating: set[str] = set()
         """Topics that are being made because somebody asked for them."""
+        self.questions = Questions(broker, self)
+        """What brokers ask each other."""
         self._making = 0
         """Partitions of topics that are being made."""
         self._unready: dict[bytes, list[Callable[[], None]]] = {}
@@ -196,10 +199,12 @@ class Replicas:
         """When `wake` is next due."""
         if self._touched:
             self._arm()
-        return self._due[0][0] if self._due else None
+        due = (self._due[0][0] if self._due else None, self.questions.next_deadline())
+        return min((each for each in due if each is not None), default=None)
 
     def wake(self, now: Instant) -> None:
         """Act on every deadline at or before `now`, each once."""
+        self.questions.wake(now)
         self._arm()
         due = []
         while self._due and self._due[0][0] <= now:

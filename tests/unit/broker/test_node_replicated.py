@@ -10,12 +10,20 @@ from logs import batch
 from nodes import START, decode
 
 from orderwire.broker import coordinators
-from orderwire.broker.cluster import GROUPS_TOPIC, BrokerAddress, Done, group_partition
+from orderwire.broker.cluster import (
+    GROUPS_TOPIC,
+    BrokerAddress,
+    Done,
+    Question,
+    Told,
+    group_partition,
+)
 from orderwire.broker.coordinators import RELOAD_NS
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log import Appended, LogConfig, MemoryStorage, PartitionLog, Refused
 from orderwire.broker.node import Broker
 from orderwire.broker.partitions import Partition
+from orderwire.broker.questions import ASK_AGAIN_NS
 from orderwire.broker.replicas import ReplicaOf
 from orderwire.broker.replication.effects import Advance, Answer, Effect, Effects, Note, Recovered
 from orderwire.broker.replication.settings import ReplicationSettings
@@ -148,7 +156,7 @@ class Alone:
         self.alive = list(ALL)
         self.made: list[tuple[Topic, Done]] = []
         self.changed: list[tuple[Topic, Done]] = []
-        self.deletions: list[tuple[Any, ...]] = []
+        self.asks: list[tuple[BrokerId, Question, int, int, Told]] = []
         self.sure = True
 
     def is_sure(self) -> bool:
@@ -172,8 +180,19 @@ class Alone:
     def producer_id(self, done: Any) -> None:
         done(7)
 
-    def delete_records(self, *asked: Any) -> None:
-        self.deletions.append(asked)
+    def ask(
+        self, to: BrokerId, question: Question, topic: Topic, index: int, value: int, done: Told
+    ) -> None:
+        self.asks.append((to, question, index, value, done))
+
+    def answer(self, question: Question, value: int | Refused) -> list[BrokerId]:
+        """Answer everything of this kind that was asked; returns who was."""
+        now, self.asks = self.asks, []
+        self.asks += [one for one in now if one[1] is not question]
+        some = [one for one in now if one[1] is question]
+        for one in some:
+            one[-1](value)
+        return [one[0] for one in some]
 
     def carry_out(self, topic: Topic, index: int, effect: Effect) -> None:
         assert isinstance(effect, Note), effect
@@ -450,10 +469,58 @@ def test_a_follower_parks_what_it_has_not_yet_and_never_calls_it_out_of_range() 
     assert done is Outcome.PARKED
     world.wait(500 * NS_PER_MS)
     assert fetched(world.late[token]).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+    world.cluster.asks.clear()
+    token, _ = world.send(ApiKey.FETCH, 12, fetch(50))
+    assert world.cluster.answer(Question.END, 50) == [1]
+    world.take()
+    assert token not in world.late, "it may come any moment"
     world.replica.serves_fetch = False
     left = world.send(ApiKey.FETCH, 12, fetch(0))[1]
     assert fetched(left).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert left.delay_ns > 0
+
+
+@pytest.mark.parametrize("wait_ms", [0, 500])
+@pytest.mark.parametrize("mode", ["active-standby", "active-active", "active-active-lanes"])
+def test_a_follower_asks_the_original_whether_an_offset_is_behind_the_end(
+    mode: str, wait_ms: int
+) -> None:
+    """[S004:4.7], [S004:10] 16: else a client waits for what never comes."""
+    world = World(mode, original=1)
+    world.replica.takes_produce = mode == "active-active-lanes"
+    world.replica.fill(2)
+    world.tell(Advance(2))
+    token, done = world.send(ApiKey.FETCH, 12, fetch(50, wait_ms))
+    assert done is Outcome.PARKED
+    assert world.cluster.answer(Question.END, 49) == [1]
+    world.take()
+    assert fetched(world.late[token]).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    token, _ = world.send(ApiKey.FETCH, 12, fetch(50, wait_ms))
+    refused = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not any more")
+    world.cluster.answer(Question.END, refused)
+    world.wait(500 * NS_PER_MS)
+    assert fetched(world.late[token]).error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+def test_only_an_original_that_is_sure_tells_where_the_log_ends() -> None:
+    world = World()
+    world.replica.fill(3)
+    told: list[int | Refused] = []
+
+    def asked(question: Question = Question.END, topic_id: bytes = ID) -> Any:
+        assert world.broker.replicas is not None
+        world.broker.replicas.questions.answer(question, topic_id, 0, 0, told.append, world.now)
+        last = told.pop()
+        return last.error if isinstance(last, Refused) else last
+
+    assert asked() == 3
+    assert asked(Question.START) == 0
+    assert asked(topic_id=bytes(16)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    world.cluster.sure = False
+    assert asked() is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    world.cluster.sure = True
+    world.replica.takes_produce = False
+    assert asked() is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_the_original_knows_where_the_log_ends() -> None:
@@ -760,19 +827,56 @@ def forgotten(done: Any) -> tuple[int, int]:
     return place.error_code, place.low_watermark
 
 
-def test_records_are_deleted_durably_at_the_original_which_tells_the_others() -> None:
+def test_records_are_deleted_durably_at_the_original_and_at_the_others() -> None:
     world = World()
     world.replica.fill(4)
     world.tell(Advance(3))
     assert forgotten(forget_until(world, 4)[1]) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
     assert world.replica.starts == []
-    assert forgotten(forget_until(world, 2)[1]) == (0, 2)
+    token, done = forget_until(world, 2)
+    assert done is Outcome.PARKED
     assert world.replica.starts == [2]
     again = PartitionLog.open(world.replica.storage, LogConfig(), 0)
     assert again.start_offset == 2, "what is answered survives"
-    assert forgotten(forget_until(world, 1)[1]) == (0, 2)
+    assert world.cluster.answer(Question.START, 2) == [1, 2]
+    world.take()
+    assert forgotten(world.late[token]) == (0, 2)
+    token, done = forget_until(world, 1)
     assert world.replica.starts == [2], "nothing has moved"
-    assert forgotten(forget_until(world, -1)[1]) == (0, 3)
+    assert world.cluster.answer(Question.START, 2) == [1, 2]
+    world.take()
+    assert forgotten(world.late[token]) == (0, 2)
+    world.cluster.alive = [BrokerId(0)]
+    assert forgotten(forget_until(world, -1)[1]) == (0, 3), "nobody else lives"
+
+
+def test_records_are_deleted_when_the_last_member_has_heard_of_it() -> None:
+    world = World()
+    world.replica.fill(4)
+    world.tell(Advance(3))
+    token, _ = forget_until(world, 2)
+    first, second = world.cluster.asks
+    first[-1](2)
+    second[-1](1)
+    world.take()
+    assert token not in world.late
+    world.cluster.asks.clear()
+    world.wait(ASK_AGAIN_NS)
+    assert world.replica.starts == [2, 2], "what it was told may have come too early for it"
+    assert world.cluster.answer(Question.START, _GONE) == [2]
+    world.wait(ASK_AGAIN_NS)
+    world.cluster.alive = [BrokerId(0), BrokerId(1)]
+    world.cluster.answer(Question.START, _GONE)
+    world.take()
+    assert forgotten(world.late[token]) == (0, 2), "who has died is not waited for"
+    token, _ = forget_until(world, 3)
+    world.replica.view = msgspec.structs.replace(world.cluster.of, original=BrokerId(1))
+    world.cluster.answer(Question.START, 2)
+    world.wait(ASK_AGAIN_NS)
+    assert forgotten(world.late[token]) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+
+
+_GONE = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "out of reach")
 
 
 @pytest.mark.parametrize("mode", ["active-standby", "active-active"])
@@ -782,7 +886,7 @@ def test_only_the_original_deletes_records(mode: str) -> None:
     world.tell(Advance(3))
     assert forgotten(forget_until(world, 2)[1]) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
     assert world.replica.log.start_offset == 0
-    assert not world.cluster.deletions
+    assert not world.cluster.asks
 
 
 def test_with_lanes_the_original_is_asked_to_delete_records() -> None:
@@ -792,15 +896,15 @@ def test_with_lanes_the_original_is_asked_to_delete_records() -> None:
     world.tell(Advance(3))
     token, done = forget_until(world, 2)
     assert done is Outcome.PARKED
-    to, topic, index, before, told = world.cluster.deletions[0]
-    assert (to, topic.name, index, before) == (1, "t", 0, 2)
+    assert world.cluster.asks[0][:4] == (1, Question.DELETE_RECORDS, 0, 2)
     assert world.replica.log.start_offset == 0
-    told(2)
+    world.cluster.answer(Question.DELETE_RECORDS, 2)
     world.take()
     assert forgotten(world.late[token]) == (0, 2)
     assert world.replica.log.start_offset == 2, "the client reads here"
     token, _ = forget_until(world, 3)
-    world.cluster.deletions[1][-1](Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not any more"))
+    refused = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "not any more")
+    world.cluster.answer(Question.DELETE_RECORDS, refused)
     world.take()
     assert forgotten(world.late[token]) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
     world.replica.view = msgspec.structs.replace(world.cluster.of, original=None)

@@ -36,6 +36,8 @@ def fetch(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
     """Send what there is, or wait until there is enough."""
     plan = FetchPlan(broker, request, now)
     wait_ns = min(request.body.max_wait_ms * NS_PER_MS, broker.settings.fetch_wait_max_ns)
+    if plan.is_beyond(broker):  # the original has to be asked; an error would be delayed anyway
+        wait_ns = max(wait_ns, RETRY_DELAY_NS)
     done = plan.attempt(broker, at_deadline=wait_ns <= 0)
     if done is not None:
         return done
@@ -48,12 +50,14 @@ def fetch(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
 class FetchPlan:
     """One fetch request with the partitions that it means."""
 
-    __slots__ = ("_elsewhere", "_topics", "request")
+    __slots__ = ("_elsewhere", "_ends", "_topics", "request")
 
     def __init__(self, broker: "Broker", request: Request, now: Instant) -> None:
         self.request = request
         self._elsewhere: dict[Partition, int] = {}
         """Partitions that the consumer shall read at another broker."""
+        self._ends: dict[Partition, int] = {}
+        """Where logs end, as their originals have answered since this request came."""
         by_id = request.version >= _BY_ID_FROM
         self._topics: list[tuple[str, bytes, list[tuple[FetchPartition, Partition | None]]]] = []
         count = 0
@@ -101,6 +105,28 @@ class FetchPlan:
                     if reader != replicas.me:
                         self._elsewhere[partition] = reader
 
+    def is_beyond(self, broker: "Broker") -> bool:
+        """Whether it begins behind what is committed here, and only another knows if it is behind
+        the end."""
+        return broker.replicas is not None and any(
+            partition is not None
+            and ask.fetch_offset > partition.high_watermark
+            and not broker.replicas.is_original(partition)
+            for _, _, asked in self._topics
+            for ask, partition in asked
+        )
+
+    def _ask_end(self, broker: "Broker", partition: Partition) -> None:
+        """Find out whether an offset that is not here yet will ever be."""
+        assert broker.replicas is not None
+
+        def told(end: int | Refused) -> None:
+            if isinstance(end, int):
+                self._ends[partition] = end
+                broker.parked.look_again({self.token: self})
+
+        broker.replicas.questions.end_of(partition, told)
+
     def want(self, broker: "Broker", now: Instant) -> None:
         """Tell the replicas whose high watermark this fetch waits at.  [S004:R9]"""
         if broker.replicas is None:
@@ -113,6 +139,9 @@ class FetchPlan:
                     and ask.fetch_offset >= partition.high_watermark
                 ):
                     broker.replicas.wanted(partition, now)
+                    beyond = ask.fetch_offset > partition.high_watermark
+                    if beyond and not broker.replicas.is_original(partition):
+                        self._ask_end(broker, partition)
 
     def join(self) -> None:
         """Wait at every partition."""
@@ -190,7 +219,8 @@ class FetchPlan:
                     error = ErrorCode.UNKNOWN_TOPIC_ID
             return PartitionData(ask.partition, error, -1, records=b"")
         log = partition.log
-        error = _position_error(broker, ask, partition, at_deadline=at_deadline)
+        end = self._ends.get(partition)
+        error = _position_error(broker, ask, partition, end, at_deadline=at_deadline)
         if error is not ErrorCode.NONE:
             return PartitionData(ask.partition, error, -1, records=b"")
         high = partition.high_watermark
@@ -224,8 +254,15 @@ class FetchPlan:
 
 
 def _position_error(
-    broker: "Broker", ask: FetchPartition, partition: Partition, *, at_deadline: bool
+    broker: "Broker",
+    ask: FetchPartition,
+    partition: Partition,
+    end: int | None,
+    *,
+    at_deadline: bool,
 ) -> ErrorCode:
+    """Say what is wrong with where a fetch begins; `end` is what the original said, if it was
+    asked.  [S004:4.7]"""
     error = partition.epoch_error(ask.current_leader_epoch)
     if error is not ErrorCode.NONE:
         return error
@@ -241,6 +278,8 @@ def _position_error(
             assert broker.replicas is not None
             if broker.replicas.is_original(partition):  # nobody else knows where the log ends
                 return ErrorCode.OFFSET_OUT_OF_RANGE
+        if end is not None and ask.fetch_offset > end:
+            return ErrorCode.OFFSET_OUT_OF_RANGE
         return ErrorCode.OFFSET_NOT_AVAILABLE if at_deadline else ErrorCode.NONE
     if not partition.log.start_offset <= ask.fetch_offset <= partition.log.end_offset:
         return ErrorCode.OFFSET_OUT_OF_RANGE

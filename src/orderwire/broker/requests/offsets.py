@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from orderwire.broker.cluster import Done
+from orderwire.broker.cluster import Done, Question
 from orderwire.broker.error_codes import RETRIED_AT_ONCE, ErrorCode
 from orderwire.broker.log import Refused, TimedOffset
 from orderwire.broker.partitions import Partition
@@ -210,7 +210,14 @@ def _deletion(
                     partition.log.delete_records(until, now // NS_PER_MS)
                 done(noted(result))
 
-            cluster.delete_records(original, topic, index, before, told)
+            cluster.ask(original, Question.DELETE_RECORDS, topic, index, before, told)
 
         return begin
-    return noted(broker.delete_records(partition, before, now))
+    if broker.replicas is None:
+        return noted(broker.delete_records(partition, before, now))
+    questions = broker.replicas.questions
+
+    def spread(done: Done) -> None:
+        questions.delete_records(partition, before, lambda result: done(noted(result)), now)
+
+    return spread

@@ -1,0 +1,127 @@
+"""Topics of a cluster as clients see them: where they end, begin, and which brokers have them."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cluster_client import QUIET, Acked, make_topic, read_all, until
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaConsumer
+from kafka import TopicPartition as OtherPartition
+from kafka_raw import RawClient
+
+from orderwire.aio.cluster_process import ClusterProcess
+from orderwire.broker.cluster import named_leader
+from orderwire.broker.error_codes import ErrorCode
+from orderwire.broker.replication.settings import Mode
+from orderwire.broker.replication.view import BrokerId
+from orderwire.broker.wire.apis import ApiKey
+from orderwire.broker.wire.generated.fetch import FetchPartition, FetchRequest, FetchTopic
+
+pytestmark = [pytest.mark.network, pytest.mark.timeout(180)]
+EVERY_MODE = pytest.mark.parametrize("mode", list(Mode), ids=lambda mode: mode.value)
+MAIN = "from orderwire.cli.main import main; main()"
+FAR = 1_000
+
+
+def partitions(cluster: ClusterProcess, topic: str) -> dict[int, list[dict[str, Any]]]:
+    """What every broker that answers says of its replicas of a topic."""
+    order = ("cluster", "status", "--zookeeper", cluster.zookeeper, "--json", "--topic", topic)
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN, *order], capture_output=True, text=True, timeout=60
+    )
+    brokers = json.loads(done.stdout)["brokers"]
+    return {one["broker"]: one["partitions"] for one in brokers}
+
+
+def ids_of_every_leader() -> dict[int, str]:
+    """A client id for each broker that lanes name as leader to it."""
+    found: dict[int, str] = {}
+    members = [BrokerId(each) for each in range(3)]
+    for number in range(100):
+        found.setdefault(named_leader(f"c{number}", "127.0.0.1", members), f"c{number}")
+    return found
+
+
+@EVERY_MODE
+def test_16_an_offset_behind_the_end_is_out_of_range_at_every_replica(
+    tmp_path: Path, mode: Mode
+) -> None:
+    """librdkafka #5158: a client whose offset will never be has to hear it, and begins anew."""
+    with ClusterProcess.start(tmp_path, mode=mode) as cluster:
+        make_topic(cluster.bootstrap, "t")
+        every = Acked(cluster.bootstrap, "t")
+        every.send(5)
+        every.flush()
+        for broker in cluster.brokers:
+            place = [FetchPartition(0, -1, FAR, -1, -1, 1 << 20)]
+            ask = FetchRequest(
+                max_wait_ms=500, min_bytes=1, topics=[FetchTopic("t", partitions=place)]
+            )
+            with RawClient(broker.address) as client:
+                answer = client.ask(ApiKey.FETCH, 12, ask).responses[0].partitions[0]
+                assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        for name in ids_of_every_leader().values():
+            consumer = Consumer(
+                {
+                    "bootstrap.servers": cluster.bootstrap,
+                    "group.id": "far",
+                    "client.id": name,
+                    "auto.offset.reset": "earliest",
+                    **QUIET,
+                }
+            )
+            consumer.assign([TopicPartition("t", 0, FAR)])
+            seen: list[bytes | None] = []
+            until_s = time.monotonic() + 20
+            while len(seen) < 5 and time.monotonic() < until_s:
+                message = consumer.poll(1)
+                if message is not None and message.error() is None:
+                    seen.append(message.value())
+            consumer.close()
+            assert seen == [b"%d" % number for number in range(5)]
+            other = KafkaConsumer(
+                bootstrap_servers=cluster.bootstrap.split(","),
+                client_id=name,
+                auto_offset_reset="earliest",
+                enable_auto_commit=False,
+                consumer_timeout_ms=20_000,
+            )
+            other.assign([OtherPartition("t", 0)])
+            other.seek(OtherPartition("t", 0), FAR)
+            assert next(other).offset == 0
+            other.close()
+
+
+@EVERY_MODE
+def test_deleted_records_do_not_come_back_with_another_original(tmp_path: Path, mode: Mode) -> None:
+    with ClusterProcess.start(tmp_path, mode=mode, session_ms=2_000) as cluster:
+        make_topic(cluster.bootstrap, "t")
+        every = Acked(cluster.bootstrap, "t")
+        every.send(100)
+        every.flush()
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+        place = TopicPartition("t", 0, 60)
+        assert admin.delete_records([place])[place].result(20).low_watermark == 60
+        told = partitions(cluster, "t")
+        assert [told[each][0]["start_offset"] for each in range(3)] == [60] * 3
+        cluster.brokers[told[0][0]["original"]].kill()
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "first", **QUIET})
+
+        def begins() -> int:
+            try:
+                consumer.list_topics("t", 5)
+                return int(consumer.get_watermark_offsets(TopicPartition("t", 0), timeout=3)[0])
+            except KafkaException:  # the client still asks the one that was killed
+                return -1
+
+        until(lambda: begins() >= 0, "nobody says where it begins")
+        assert begins() == 60
+        consumer.close()
+        found = read_all(cluster.bootstrap, "t", 40, **{"auto.offset.reset": "earliest"})
+        assert sorted(found) == list(range(60, 100))
