@@ -1,6 +1,7 @@
 """Topics of a cluster as clients see them: where they end, begin, and which brokers have them."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -8,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_client import QUIET, Acked, make_topic, read_all, until
-from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from cluster_client import QUIET, Acked, in_sync, make_topic, read_all, until
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer
 from kafka import TopicPartition as OtherPartition
 from kafka_raw import RawClient
@@ -125,3 +126,91 @@ def test_deleted_records_do_not_come_back_with_another_original(tmp_path: Path, 
         consumer.close()
         found = read_all(cluster.bootstrap, "t", 40, **{"auto.offset.reset": "earliest"})
         assert sorted(found) == list(range(60, 100))
+
+
+def committed(cluster: ClusterProcess, group: str) -> int:
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group, **QUIET})
+    try:
+        return int(consumer.committed([TopicPartition("t", 0)], timeout=10)[0].offset)
+    except KafkaException:  # another coordinates since a moment
+        return -1
+    finally:
+        consumer.close()
+
+
+def commit(cluster: ClusterProcess, group: str, offset: int) -> None:
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group, **QUIET})
+    place = TopicPartition("t", 0, offset)
+    end = time.monotonic() + 30
+    while True:
+        try:
+            consumer.commit(offsets=[place], asynchronous=False)
+            break
+        except KafkaException:
+            assert time.monotonic() < end
+            time.sleep(0.2)
+    consumer.close()
+
+
+@EVERY_MODE
+def test_what_was_made_while_one_broker_lived_has_copies_when_others_come(
+    tmp_path: Path, mode: Mode
+) -> None:
+    """A topic made by itself, and the one that keeps the groups."""
+    with ClusterProcess.start(tmp_path, mode=mode, session_ms=2_000) as cluster:
+        for index in (1, 2):
+            cluster.brokers[index].kill()
+        admin = AdminClient({"bootstrap.servers": cluster.brokers[0].address, **QUIET})
+        until(lambda: len(admin.list_topics(timeout=20).brokers) == 1, "the dead live on")
+        made = admin.create_topics([NewTopic("refused", 1, 3)])["refused"]
+        with pytest.raises(KafkaException) as refusal:
+            made.result(20)
+        assert refusal.value.args[0].code() == KafkaError.INVALID_REPLICATION_FACTOR
+        every = Acked(cluster.bootstrap, "t")
+        every.send(50)
+        every.flush()
+        commit(cluster, "g", 7)
+        (alone,) = partitions(cluster, "t")[0]
+        assert alone["replicas"] == [0]
+        cluster.restart(1)
+        cluster.restart(2)
+        until(
+            lambda: all(
+                sorted(one["isr"]) == [0, 1, 2]
+                for topic in ("t", "__consumer_offsets")
+                for one in partitions(cluster, topic)[0]
+            ),
+            "there are no copies",
+        )
+        every.send(50)
+        every.flush()
+        cluster.brokers[0].kill()
+        assert (
+            read_all(cluster.bootstrap, "t", 100, **{"auto.offset.reset": "earliest"}) == every.at
+        )
+        until(lambda: committed(cluster, "g") == 7, "the group's offset is gone")
+
+
+def test_a_topic_deleted_while_a_broker_was_down_leaves_nothing_there(tmp_path: Path) -> None:
+    with ClusterProcess.start(tmp_path, session_ms=2_000) as cluster:
+        for name in ("stays", "goes"):
+            make_topic(cluster.bootstrap, name)
+            every = Acked(cluster.bootstrap, name)
+            every.send(20)
+            every.flush()
+        folder = tmp_path / "broker-2" / "topics"
+        before = set(os.listdir(folder))
+        assert len(before) == 2
+        cluster.brokers[2].kill()
+        admin = AdminClient({"bootstrap.servers": cluster.brokers[0].address, **QUIET})
+        admin.delete_topics(["goes"])["goes"].result(20)
+        assert set(os.listdir(folder)) == before
+        (folder / "notes").mkdir()
+        cluster.restart(2)
+        until(lambda: len(os.listdir(folder)) == 2, "it is still there")
+        left = set(os.listdir(folder))
+        assert len(left & before) == 1
+        assert "notes" in left, "what no broker has made is left alone"
+        until(lambda: in_sync(cluster.bootstrap, "stays") == [0, 1, 2], "it did not come back")
+        make_topic(cluster.bootstrap, "goes")
+        assert read_all(cluster.bootstrap, "stays", 20, **{"auto.offset.reset": "earliest"})

@@ -118,6 +118,9 @@ class FakeDriver:
             if one != self.me
         }
 
+    def knows_every_topic(self) -> bool:
+        return True
+
     def process_ended(self, broker: BrokerId, incarnation: str) -> None:
         pass
 
@@ -138,8 +141,12 @@ class FakeDriver:
         for driver in self.shared.drivers.values():
             driver.soon(lambda member: member.topic_changed(topic))
         for index, members in enumerate(topic.replicas):
-            if (topic.topic_id, index) not in self.shared.views:
-                isr = tuple(BrokerId(member) for member in members)
+            isr = tuple(BrokerId(member) for member in sorted(members))
+            known = self.shared.views.get((topic.topic_id, index))
+            if known is not None and known.replicas != isr:
+                known = msgspec.structs.replace(known, replicas=isr)
+                self.shared.view_changed(topic.topic_id, index, known)
+            elif known is None:
                 self.shared.view_changed(
                     topic.topic_id, index, PartitionView(-1, None, isr, 0, isr)
                 )

@@ -1,14 +1,17 @@
 """A broker's data directory: one owner at a time, its own files, one directory per partition.
 
-DIR/lock  broker.json  topics.json  groups.snapshot  groups-N.journal
+DIR/lock  broker.json  topics.json  groups.snapshot  groups-N.journal  cluster.json
 DIR/topics/<topic id>/<partition>/…
 """
 
 import fcntl
 import logging
 import os
+import re
 import shutil
 from pathlib import Path
+
+import msgspec
 
 from orderwire.broker.log import DiskStorage, LogConfig, PartitionLog, StorageError
 from orderwire.broker.topics import Topic
@@ -17,6 +20,12 @@ from orderwire.kernel.errors import OrderwireError
 
 _LOG = logging.getLogger(__name__)
 _DELETED = ".deleted"
+_TOPIC = re.compile(r"[0-9a-f]{32}")
+_MEMBERSHIP = "cluster.json"
+
+
+class _Membership(msgspec.Struct):
+    cluster_id: str
 
 
 class DataDirectoryInUse(OrderwireError):
@@ -76,11 +85,47 @@ class BrokerFiles:
         """Delete a directory that was set aside; open files stay readable."""
         shutil.rmtree(aside, ignore_errors=True)
 
+    def _strays(self, topics: set[str]) -> list[Path]:
+        return [
+            path
+            for path in sorted(self._topics.iterdir())
+            if path.name not in topics and not path.name.endswith(_DELETED)
+        ]
+
     def report_strays(self, topics: set[str]) -> None:
         """Warn of directories that no topic owns: they were left by a crash, or by a restore."""
-        for path in sorted(self._topics.iterdir()):
-            if path.name not in topics and not path.name.endswith(_DELETED):
-                _LOG.warning("%s belongs to no topic in topics.json: it is left alone", path)
+        for path in self._strays(topics):
+            _LOG.warning("%s belongs to no topic: it is left alone", path)
+
+    def set_strays_aside(self, topics: set[str], cluster_id: str) -> list[Path]:
+        """Rename directories of topics that a cluster has deleted; returns what `discard` may
+        delete.
+
+        `topics` are all that it has.  Nothing is touched if this directory has never been of this
+        cluster: another ensemble, or one that has lost its data, knows none of its topics.
+        Raises StorageError.
+        """
+        told = _Membership(cluster_id)
+        data = self.storage.read_file(_MEMBERSHIP)
+        aside = []
+        if data != msgspec.json.encode(told):
+            if data is not None:
+                _LOG.warning("this directory was of another cluster before: %r", data[:100])
+            self.report_strays(topics)
+            self.storage.replace_file(_MEMBERSHIP, msgspec.json.encode(told))
+            return []
+        for path in self._strays(topics):
+            if _TOPIC.fullmatch(path.name) is None:
+                _LOG.warning("%s is no topic's: it is left alone", path)
+                continue
+            _LOG.info("%s is of a topic that was deleted meanwhile: it is deleted, too", path)
+            to = path.with_name(path.name + _DELETED)
+            try:
+                path.replace(to)
+            except OSError as error:
+                raise StorageError(f"cannot rename {path}: {error.strerror}") from error
+            aside.append(to)
+        return aside
 
     def close(self) -> None:
         """Give the directory free."""

@@ -227,7 +227,12 @@ class BrokerServer:
             self.address = (str(name[0]), int(name[1]))
         if self.host is not None:
             await self.host.start(self, self._advertise or self.address)
-        self._files.report_strays({topic.topic_id.hex() for topic in self.broker.topics})
+        topics = {topic.topic_id.hex() for topic in self.broker.topics}
+        if self.host is not None and self.host.driver.knows_every_topic():
+            for aside in self._files.set_strays_aside(topics, self.host.cluster_id):
+                self._worker.submit(self._files.discard, aside)
+        else:
+            self._files.report_strays(topics)
         if isinstance(self._server, TlsListener):
             self._server.start()
         else:

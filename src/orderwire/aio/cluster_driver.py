@@ -96,6 +96,10 @@ class ZookeeperDriver:
         )
         await self._zookeeper.open()
 
+    def knows_every_topic(self) -> bool:
+        """Whether all topics there are have been told."""
+        return self._zookeeper is not None and self._zookeeper.topics.is_complete
+
     async def secure(self, guard: Guard, settled: Callable[[], None]) -> None:
         """Let a guard know the cluster's users and rules, now and from now on."""
         assert self._zookeeper is not None

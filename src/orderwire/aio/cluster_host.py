@@ -53,6 +53,10 @@ class Driver(Protocol):
         """
         ...
 
+    def knows_every_topic(self) -> bool:
+        """Whether all topics there are have been told: what is missing then does not exist."""
+        ...
+
     async def secure(self, guard: Guard, settled: Callable[[], None]) -> None:
         """Let a guard know the cluster's users and rules, now and from now on.
 
@@ -315,7 +319,7 @@ class ClusterHost:
     def brokers_changed(self) -> None:
         """Brokers came or went."""
         self.links.know(self.driver.peers())
-        self._settle()
+        self._turn(lambda replicas, now: replicas.upkeep.look_soon(now))
 
     def viewed(self, topic_id: bytes, index: int, view: PartitionView) -> None:
         """The view of a partition."""

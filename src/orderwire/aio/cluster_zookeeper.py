@@ -481,6 +481,8 @@ class ClusterZookeeper:
     def _topic_told(self, topic: Topic) -> None:
         partitions = self.partitions.setdefault(topic.topic_id, [])
         for partition in partitions:
+            if partition.topic.replicas[partition.index] != topic.replicas[partition.index]:
+                partition.again()
             partition.topic = topic
         for index in range(len(partitions), topic.partitions):
             partitions.append(

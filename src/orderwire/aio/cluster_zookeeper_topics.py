@@ -82,6 +82,11 @@ class FollowedTopics:
                 self._topics[name] = topic
                 self._told(topic)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every topic that ZooKeeper has was read; some may be malformed."""
+        return set(self.folder.znodes) <= set(self._topics)
+
     def _check(self, topic: Topic) -> None:
         known = self._topics.get(topic.name)
         if known is None or known.topic_id != topic.topic_id:
@@ -124,9 +129,14 @@ class FollowedTopics:
         known, znode = self._topics.get(topic.name), self.folder.znodes.get(topic.name)
         if known is None or znode is None or known.topic_id != topic.topic_id:
             raise TopicRefused(Failure.NO_ZNODE, f"there is no topic {topic.name!r} of this id")
-        kept = topic.replicas[: known.partitions] == known.replicas
-        if not (kept and len(topic.replicas) == topic.partitions):
-            raise LocalProtocolError(f"topic {topic.name!r}: partitions are only added")
+        kept = all(
+            set(before) <= set(now)
+            for before, now in zip(known.replicas, topic.replicas, strict=False)
+        )
+        if not (kept and len(topic.replicas) == topic.partitions >= known.partitions):
+            raise LocalProtocolError(
+                f"topic {topic.name!r}: partitions and replicas are only added"
+            )
         operations = change_topic(topic, known.partitions, znode.version)
         _check_size(topic.name, operations)
 

@@ -82,7 +82,8 @@ class Cluster(Protocol):
         ...
 
     def change(self, topic: Topic, done: Done) -> None:
-        """Put this in place of the topic of the same id: other configs, or more partitions."""
+        """Put this in place of the topic of the same id: other configs, more partitions, or more
+        replicas of them."""
         ...
 
     def producer_id(self, done: Callable[[int | Refusal], None]) -> None:
@@ -149,10 +150,11 @@ class ClusterMember(Protocol):
 def placed(
     brokers: Sequence[BrokerId], partitions: int, replication: int, first: int = 0
 ) -> tuple[tuple[BrokerId, ...], ...]:
-    """Spread partitions from index `first` on over brokers, in turn; each list ascends."""
+    """Spread partitions from index `first` on over brokers, in turn; each list begins with who is
+    preferred as original."""
     count = len(brokers)
     return tuple(
-        tuple(sorted(brokers[(index + step) % count] for step in range(replication)))
+        tuple(brokers[(index + step) % count] for step in range(replication))
         for index in range(first, first + partitions)
     )
 

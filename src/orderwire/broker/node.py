@@ -321,15 +321,24 @@ class Broker:
     def open_partitions(self, topic: Topic, now: Instant) -> None:
         """Open the logs of a topic that are not open yet."""
         partitions = self._partitions.setdefault(topic.name, [])
+        if self.replicas is not None:
+            for index, known in enumerate(partitions):
+                if known is None:  # it may have come here since
+                    partitions[index] = self._open_replica(self.replicas, topic, index, now)
         for index in range(len(partitions), topic.partitions):
             if self.replicas is None:
                 log = self._open_log(topic, index, self.log_config(topic))
                 partitions.append(Partition(topic, index, log))
                 continue
-            partition = self.replicas.open(topic, index)
-            partitions.append(partition)
-            if partition is not None:
-                self.replicas.begin(partition, now)
+            partitions.append(self._open_replica(self.replicas, topic, index, now))
+
+    def _open_replica(
+        self, replicas: Replicas, topic: Topic, index: int, now: Instant
+    ) -> Partition | None:
+        partition = replicas.open(topic, index)
+        if partition is not None:
+            replicas.begin(partition, now)
+        return partition
 
     def topic_changed(self, topic: Topic, now: Instant) -> None:
         """Take from the cluster that a topic is new, or has grown, or is configured otherwise."""
@@ -341,6 +350,8 @@ class Broker:
         self.open_partitions(topic, now)
         if before is not None:
             self.reconfigure(topic, now)
+        if self.replicas is not None:
+            self.replicas.topic_changed(before, topic, now)
 
     def topic_gone(self, topic_id: bytes, now: Instant) -> None:
         """Take from the cluster that a topic was deleted."""

@@ -38,6 +38,7 @@ from orderwire.broker.replication.settings import (
 from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.broker.topic_config import Refusal
 from orderwire.broker.topics import Topic, TopicStore
+from orderwire.broker.upkeep import Upkeep
 from orderwire.broker.wire.parts import Buffer
 from orderwire.kernel import NS_PER_MS, Instant
 
@@ -90,6 +91,8 @@ class Replicas:
         """Topics that are being made because somebody asked for them."""
         self.questions = Questions(broker, self)
         """What brokers ask each other."""
+        self.upkeep = Upkeep(broker, self)
+        """What is done without anybody asking."""
         self._making = 0
         """Partitions of topics that are being made."""
         self._unready: dict[bytes, list[Callable[[], None]]] = {}
@@ -199,12 +202,15 @@ class Replicas:
         """When `wake` is next due."""
         if self._touched:
             self._arm()
-        due = (self._due[0][0] if self._due else None, self.questions.next_deadline())
+        due = [self.questions.next_deadline(), self.upkeep.next_deadline()]
+        if self._due:
+            due.append(self._due[0][0])
         return min((each for each in due if each is not None), default=None)
 
     def wake(self, now: Instant) -> None:
         """Act on every deadline at or before `now`, each once."""
         self.questions.wake(now)
+        self.upkeep.wake(now)
         self._arm()
         due = []
         while self._due and self._due[0][0] <= now:
@@ -247,6 +253,18 @@ class Replicas:
         assert partition.replica is not None
         settings = self._settings(partition.of, partition.index)
         self.carry_out(partition, partition.replica.configure(settings, now), now)
+
+    def topic_changed(self, before: Topic | None, topic: Topic, now: Instant) -> None:
+        """A topic is there, or its partitions have other replicas than before."""
+        self.upkeep.look_soon(now)
+        if before is None:
+            return
+        for index, members in enumerate(before.replicas):
+            partition = self._broker.partition(topic.name, index)
+            if partition is None or partition.replica is None or self.me not in members:
+                continue
+            for other in sorted(self._connected & set(topic.replicas[index]) - set(members)):
+                self.carry_out(partition, partition.replica.connected(other, now), now)
 
     def begin(self, partition: Partition, now: Instant) -> None:
         """Tell a replica that was just opened what is known."""

@@ -24,7 +24,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     checkpoint_ns: int = 60 * NS_PER_S
     """With flush=none: how often logs are synced all the same, so that recovery stays short."""
     replication: int = 3
-    """In a cluster: copies of a topic whose creator did not say, if there are so many brokers."""
+    """In a cluster: copies of a topic whose creator did not say, as soon as there are so many
+    brokers."""
     group_partitions: int = 4
     """In a cluster: partitions of the internal topic, each kept by one coordinator."""
     produce_wait_ns: int = 30 * NS_PER_S

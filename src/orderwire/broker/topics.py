@@ -50,7 +50,11 @@ class Topic(msgspec.Struct, frozen=True):
     configs: dict[str, str] = {}
     """What was set for this topic; everything else is the broker's default."""
     replicas: tuple[tuple[int, ...], ...] = ()
-    """In a cluster: the brokers of each partition, ascending; empty at a broker that is alone."""
+    """In a cluster: the brokers of each partition, who is preferred as original first; empty at a
+    broker that is alone."""
+    replication: int = 0
+    """In a cluster: copies that each partition shall have once there are so many brokers; 0: as
+    many as it has."""
 
 
 class _Kept(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ import msgspec
 from orderwire.aio.addresses import is_loopback, join_address
 from orderwire.aio.broker_server import BrokerLimits, BrokerServer
 from orderwire.aio.cluster_member import ClusterJoining
+from orderwire.broker.coordination.layout import REPLICAS_MAX
 from orderwire.broker.flush import Flush
 from orderwire.broker.group_model import GroupSettings
 from orderwire.broker.settings import BrokerSettings
@@ -52,6 +53,13 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
     "the same time (group), on disk each by itself (message).",
 )
 @click.option("--partitions", default=1, show_default=True, help="Of topics that do not say.")
+@click.option(
+    "--replication",
+    default=3,
+    show_default=True,
+    type=click.IntRange(1, REPLICAS_MAX),
+    help="In a cluster: copies of topics that do not say; missing ones follow when brokers come.",
+)
 @click.option("--auto-create/--no-auto-create", default=True, show_default=True)
 @click.option("--rebalance-delay-ms", default=300, show_default=True, type=click.IntRange(0))
 @click.option("--topic-config", multiple=True, metavar="KEY=VALUE", help="Default of all topics.")
@@ -69,6 +77,7 @@ def command(
     node_id: int,
     flush: str,
     partitions: int,
+    replication: int,
     auto_create: bool,
     rebalance_delay_ms: int,
     topic_config: tuple[str, ...],
@@ -109,6 +118,7 @@ def command(
         topics=TopicSettings(
             auto_create=auto_create, default_partitions=partitions, configs=defaults
         ),
+        replication=replication,
         groups=GroupSettings(initial_rebalance_delay_ns=rebalance_delay_ms * NS_PER_MS),
     )
     try:

@@ -44,7 +44,20 @@ def command() -> None:
 
 
 @command.command(epilog="Example:  orderwire cluster up --replicas 3 --mode active-active")
-@click.option("--replicas", default=3, show_default=True, type=click.IntRange(1, REPLICAS_MAX))
+@click.option(
+    "--replicas",
+    default=3,
+    show_default=True,
+    type=click.IntRange(1, REPLICAS_MAX),
+    help="How many brokers.",
+)
+@click.option(
+    "--replication",
+    default=3,
+    show_default=True,
+    type=click.IntRange(1, REPLICAS_MAX),
+    help="Copies of topics that do not say, if there are so many brokers.",
+)
 @click.option(
     "--mode",
     default=Mode.ACTIVE_STANDBY.value,
@@ -65,6 +78,7 @@ def command() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON once it runs.")
 def up(
     replicas: int,
+    replication: int,
     mode: str,
     zookeeper: str | None,
     data: Path | None,
@@ -90,6 +104,7 @@ def up(
             cluster = await asyncio.to_thread(
                 ClusterProcess.start,
                 folder,
+                f"--replication={replication}",
                 *broker_option,
                 replicas=replicas,
                 mode=Mode(mode),

@@ -74,6 +74,9 @@ class TopicData(msgspec.Struct, frozen=True):
     partitions: int
     configs: dict[str, str]
     replicas: tuple[tuple[BrokerId, ...], ...]
+    """Of each partition, who is preferred as original first."""
+    replication: int = 0
+    """Copies that it shall have; 0: as many as it has."""
 
 
 class SyncMark(msgspec.Struct, frozen=True):
@@ -165,7 +168,11 @@ def decode_isr(path: str, data: bytes) -> IsrData:
 def encode_topic(topic: Topic) -> bytes:
     """Write a topic for its znode."""
     replicas = tuple(tuple(map(BrokerId, brokers)) for brokers in topic.replicas)
-    return encode(TopicData(topic.topic_id.hex(), topic.partitions, topic.configs, replicas))
+    return encode(
+        TopicData(
+            topic.topic_id.hex(), topic.partitions, topic.configs, replicas, topic.replication
+        )
+    )
 
 
 def decode_topic(name: str, data: bytes) -> Topic:
@@ -177,9 +184,11 @@ def decode_topic(name: str, data: bytes) -> Topic:
         raise Malformed(
             f"{path}: a topic has an id of 16 bytes, one partition or more, and replicas for each"
         )
+    if not 0 <= found.replication <= REPLICAS_MAX:
+        raise Malformed(f"{path}: {found.replication} copies; expected 0 … {REPLICAS_MAX}")
     for brokers in found.replicas:
-        _check_brokers(path, brokers)
-    return Topic(name, topic_id, found.partitions, found.configs, found.replicas)
+        _check_brokers(path, tuple(sorted(brokers)))
+    return Topic(name, topic_id, found.partitions, found.configs, found.replicas, found.replication)
 
 
 def _check_brokers(path: str, brokers: tuple[BrokerId, ...]) -> None:

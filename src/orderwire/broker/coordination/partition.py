@@ -42,7 +42,8 @@ class Seen(msgspec.Struct, frozen=True):
         """Return it as the replicas are told."""
         original = None if self.original is None else self.original.id
         ascending = tuple(BrokerId(replica) for replica in sorted(replicas))
-        return PartitionView(self.epoch, original, self.isr, self.isr_version, ascending)
+        preferred = BrokerId(replicas[0])
+        return PartitionView(self.epoch, original, self.isr, self.isr_version, ascending, preferred)
 
 
 def seen(paths: PartitionPaths, epoch: Znode, original: Znode | None, isr: Znode) -> Seen | None:
@@ -156,7 +157,7 @@ def _create_partitions(topic: Topic, first: int) -> list[Operation]:
     made: list[Operation] = []
     for index in range(first, topic.partitions):
         paths = PartitionPaths(topic.name, index)
-        isr = IsrData(-1, tuple(BrokerId(broker) for broker in topic.replicas[index]))
+        isr = IsrData(-1, tuple(BrokerId(broker) for broker in sorted(topic.replicas[index])))
         made += [
             Create(paths.me),
             Create(paths.epoch, b"-1"),

@@ -157,6 +157,10 @@ class ActiveStandby:
         if self._office.epoch is not None and self._term is None:
             return effects + self._begin_term(self._office.epoch, view, now)
         if self._term is not None:
+            others = [each for each in view.replicas if each != self.me]
+            for follower in self._term.widen(others, now):
+                if follower.broker in self._connected:
+                    effects += self._term.ask(follower, now)
             effects += [
                 Note(MemberRemoved(self._term.epoch, member, "too late"))
                 for member in sorted({*before} - {*view.isr})
@@ -307,7 +311,9 @@ class ActiveStandby:
                     return []
                 if epoch > term.epoch:
                     return self._depose(epoch)
-                return term.ask(self._follower(term, source), now)
+                follower = term.followers.get(source)
+                # Who has a replica since now may know it before us.
+                return [] if follower is None else term.ask(follower, now)
             case Position() | Stored():
                 return self._answered(source, message, now)
             case Fenced(epoch):

@@ -112,6 +112,12 @@ class Term:
 
     # Where a follower is.
 
+    def widen(self, others: Iterable[BrokerId], now: Instant) -> list[Follower]:
+        """Take who has a replica, too; returns those that are new."""
+        new = [Follower(other, now) for other in others if other not in self.followers]
+        self.followers.update((each.broker, each) for each in new)
+        return new
+
     def ask(self, follower: Follower, now: Instant) -> Effects:
         """Begin anew with a replica that is connected."""
         if not follower.connected:

@@ -21,3 +21,5 @@ class PartitionView(msgspec.Struct, frozen=True, gc=False):
     """Of the in-sync set: what a compare-and-set compares."""
     replicas: tuple[BrokerId, ...]
     """Every replica that the partition should have, ascending."""
+    preferred: BrokerId | None = None
+    """Who should be original where it can; None: whoever is elected."""

@@ -124,7 +124,8 @@ def creation(broker: "Broker", topic: Topic) -> Step:
 def with_replicas(
     broker: "Broker", topic: Topic, replication: int, assigned: Sequence[Sequence[int]] = ()
 ) -> Topic | Refusal:
-    """Say where the partitions of a topic go, as many copies as asked for (−1: the default).
+    """Say where the partitions of a topic go, as many copies as asked for (−1: the default, or as
+    many as brokers live; the rest follows when others come).
 
     What replicas must agree on is written into the topic: brokers may have other defaults.
     """
@@ -141,10 +142,12 @@ def with_replicas(
             if not members or len(set(members)) != len(members) or not set(members) <= set(alive):
                 message = f"replicas {list(members)}: the brokers that live are {alive}"
                 return Refusal(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
-        chosen = tuple(tuple(sorted(BrokerId(one) for one in members)) for members in assigned)
+        chosen = tuple(tuple(BrokerId(one) for one in members) for members in assigned)
         return msgspec.structs.replace(topic, replicas=topic.replicas + chosen)
     if replication == -1:
-        replication = min(broker.settings.replication, len(alive))
+        wanted = topic.replication or broker.settings.replication
+        topic = msgspec.structs.replace(topic, replication=wanted)
+        replication = min(wanted, len(alive))
     if not 1 <= replication <= len(alive):
         message = f"replication factor {replication}: {len(alive)} brokers live"
         return Refusal(ErrorCode.INVALID_REPLICATION_FACTOR, message)

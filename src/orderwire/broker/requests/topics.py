@@ -253,4 +253,5 @@ def _grown(broker: "Broker", ask: CreatePartitionsTopic) -> Topic | Refusal:
     grown = broker.topics.grow(topic, ask.count, dry_run=True)
     if alone or isinstance(grown, Refusal):
         return grown
-    return with_replicas(broker, grown, len(topic.replicas[0]), assigned)
+    copies = -1 if topic.replication else len(topic.replicas[0])
+    return with_replicas(broker, grown, copies, assigned)

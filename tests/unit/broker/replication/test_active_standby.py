@@ -2,6 +2,7 @@
 
 from random import Random
 
+import msgspec
 import pytest
 from logs import batch
 from standby_group import Group, running
@@ -202,6 +203,28 @@ def test_who_is_behind_what_may_be_committed_is_not_admitted() -> None:
     group.talk([1, 2])
     assert group.values(2) == [b"a"]
     assert isinstance(group.asked[-1][1], ChangeIsr)
+
+
+def test_a_replica_that_is_new_follows_and_is_admitted() -> None:
+    group = running(3, min_insync_replicas=1)
+    group.send(0, b"a")
+    group.talk()
+    new = BrokerId(3)
+    group.ids = (*group.ids, new)
+    group.storage[new] = FaultyStorage()
+    group.replicas[new] = group.open(new)
+    for first in (new, BrokerId(0)):  # a word that comes before the view is no fault
+        group.links |= {(first, BrokerId(3 - first))}
+        group.do(first, group.replicas[first].connected(BrokerId(3 - first), group.now))
+    group.talk()
+    assert group.values(new) == []
+    wider = msgspec.structs.replace(group.view, replicas=group.ids)
+    for each in group.ids:
+        group.see(each, wider)
+    group.talk()
+    assert group.values(new) == [b"a"]
+    wish = next(each for _, each in reversed(group.asked) if isinstance(each, ChangeIsr))
+    assert wish.isr == (0, 1, 2, 3)
 
 
 @pytest.mark.paper("S004:R2")

@@ -1,0 +1,99 @@
+"""What a cluster's brokers do by themselves: give partitions the copies that they shall have."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from orderwire.broker.replication.view import BrokerId
+from orderwire.broker.topic_config import Refusal
+from orderwire.broker.topics import Topic
+from orderwire.kernel import NS_PER_S, Instant
+
+if TYPE_CHECKING:
+    from orderwire.broker.node import Broker
+    from orderwire.broker.replicas import Replicas
+
+SETTLE_NS = NS_PER_S
+"""Brokers and topics that have just come are left in peace for so long."""
+PERIOD_NS = 5 * NS_PER_S
+"""How often is looked, whatever is told."""
+
+
+class Upkeep:
+    """Looks after partitions, now and then."""
+
+    def __init__(self, broker: "Broker", replicas: "Replicas") -> None:
+        self._broker = broker
+        self._replicas = replicas
+        self._look_at: Instant | None = None
+        self._changing = False
+        """Whether a change of a topic is under way."""
+
+    def look_soon(self, now: Instant) -> None:
+        """Something has changed: look when it has settled."""
+        due = Instant(now + SETTLE_NS)
+        if self._look_at is None or due < self._look_at:
+            self._look_at = due
+
+    def next_deadline(self) -> Instant | None:
+        """When `wake` is next due."""
+        return self._look_at
+
+    def wake(self, now: Instant) -> None:
+        """Look, when it is time."""
+        if self._look_at is None or now < self._look_at:
+            return
+        self._look_at = Instant(now + PERIOD_NS)
+        self._fill_up(now)
+
+    def _fill_up(self, now: Instant) -> None:
+        """Give one topic the copies that it lacks.
+
+        The first broker that lives does it for all; should another think that it is the first, the
+        topic's version decides.  Each new replica takes what is committed before it is in sync
+        [S004:R8], and the others go on meanwhile.
+        """
+        replicas, topics = self._replicas, self._broker.topics
+        alive = [one.broker_id for one in replicas.cluster.brokers()]
+        if self._changing or not alive or alive[0] != replicas.me:
+            return
+        if not replicas.cluster.is_sure():
+            return
+        for topic in topics:
+            filled = filled_up(topic, alive, topics)
+            if filled is None:
+                continue
+            self._changing = True
+
+            def done(refusal: Refusal | None) -> None:
+                self._changing = False
+                if refusal is None:
+                    self.look_soon(now)
+
+            replicas.cluster.change(filled, done)
+            return
+
+
+def filled_up(topic: Topic, alive: Sequence[BrokerId], topics: Iterable[Topic]) -> Topic | None:
+    """Return the topic with more replicas, at those that live and have fewest; None: it lacks
+    none, or nobody could take one."""
+    if all(
+        len(members) >= topic.replication or set(alive) <= set(members)
+        for members in topic.replicas
+    ):
+        return None
+    load = Counter(member for one in topics for members in one.replicas for member in members)
+    replicas = []
+    for members in topic.replicas:
+        more = list(members)
+        while len(more) < topic.replication:
+            free = [(load[one], one) for one in alive if one not in more]
+            if not free:
+                break
+            chosen = min(free)[1]
+            load[chosen] += 1
+            more.append(chosen)
+        replicas.append(tuple(more))
+    return msgspec.structs.replace(topic, replicas=tuple(replicas))
