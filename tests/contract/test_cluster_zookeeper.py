@@ -62,7 +62,7 @@ def test_brokers_find_each_other_and_topics(place: str) -> None:
                 await until(lambda: list(one.brokers) == [1, 2])
                 await until(lambda: len(told_2.views) == 2)
                 assert set(told_2.views.values()) == {
-                    PartitionView(-1, None, (ONE, TWO), 0, (ONE, TWO))
+                    PartitionView(-1, None, (ONE, TWO), 0, (ONE, TWO), ONE)
                 }
 
                 with pytest.raises(TopicRefused, match="is there"):
@@ -74,6 +74,15 @@ def test_brokers_find_each_other_and_topics(place: str) -> None:
                 assert told.topics == told_2.topics == {topic.topic_id: grown}
                 with pytest.raises(LocalProtocolError, match="only added"):
                     await two.topics.change(topic)
+
+                with pytest.raises(LocalProtocolError, match="only added"):
+                    await two.topics.change(topic_of("orders", 3, (2, 3)))
+                wider = topic_of("orders", 3, (2, 1, 3))
+                await two.topics.change(wider)
+                for views in (told.views, told_2.views):
+                    await until(lambda views=views: views[topic.topic_id, 2].replicas == (1, 2, 3))
+                    assert {view.preferred for view in views.values()} == {TWO}
+                    assert {view.isr for view in views.values()} == {(ONE, TWO)}
 
                 again = topic_of("orders", 1, (2,), mark=2)
                 await two.topics.delete(grown)
@@ -122,7 +131,9 @@ def test_one_of_two_that_contend_is_original_and_rules_the_in_sync_set(place: st
             views = len(won.all_views)
             winner.carry_out(topic, 0, ChangeIsr((winner.me,), 0, 0))  # Stale.
             await until(lambda: len(won.all_views) > views)
-            assert won.views[key] == PartitionView(0, original, (ONE, TWO), 1, (ONE, TWO, THREE))
+            assert won.views[key] == PartitionView(
+                0, original, (ONE, TWO), 1, (ONE, TWO, THREE), ONE
+            )
 
             loser.carry_out(topic, 0, Resign(0))  # Not its own.
             winner.carry_out(topic, 0, Resign(0))
@@ -240,7 +251,9 @@ def test_a_session_that_ends_makes_way_and_its_broker_returns_as_plain_member(pl
             print(f"failover {(time.perf_counter() - start) * 1_000:.1f} ms")
             await until(lambda: told.lost == 1)
             assert not one.is_sure() or one.sessions == 2
-            await until(lambda: told.views[key] == PartitionView(1, TWO, (ONE, TWO), 0, (ONE, TWO)))
+            await until(
+                lambda: told.views[key] == PartitionView(1, TWO, (ONE, TWO), 0, (ONE, TWO), ONE)
+            )
             assert one.is_sure()
             await until(lambda: list(two.brokers) == [1, 2])
 
@@ -271,7 +284,7 @@ def test_by_our_own_clock_a_silent_zookeeper_ends_being_original() -> None:
                     os.kill(server.pid, signal.SIGCONT)
                 # The session may live on; we are original in none of it.
                 await until(lambda: told.all_views[-1][2].original is None, "read again", 20)
-                assert told.all_views[-1][2] == PartitionView(0, None, (ONE,), 0, (ONE,))
+                assert told.all_views[-1][2] == PartitionView(0, None, (ONE,), 0, (ONE,), ONE)
                 one.carry_out(topic, 0, Elect(0))
                 await until(lambda: told.views[key].epoch == 1)
                 assert one.is_sure()
@@ -297,7 +310,9 @@ def test_what_we_are_survives_a_restart_of_the_server_within_the_session() -> No
                 await until(lambda: len(told.all_views) > views)
                 if told.views[key].isr != (ONE,):
                     one.carry_out(topic, 0, ChangeIsr((ONE,), 0, 0))
-                await until(lambda: told.views[key] == PartitionView(0, ONE, (ONE,), 1, (ONE, TWO)))
+                await until(
+                    lambda: told.views[key] == PartitionView(0, ONE, (ONE,), 1, (ONE, TWO), ONE)
+                )
                 assert (told.lost, one.sessions) == (0, 1)
                 other = topic_of("u", 1, (1,), mark=2)
                 await one.topics.create(other)
