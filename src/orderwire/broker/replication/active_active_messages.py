@@ -149,10 +149,13 @@ class RejoinFetch(_Message, frozen=True, tag="rejoin"):
 
 
 class CommittedLog(_Message, frozen=True, tag="log"):
-    """O → outsider: committed batches from `offset` on; none: you have them all."""
+    """O → outsider: batches from `offset` on; none: you have them all."""
 
     offset: int
     committed: int
+    settled: int
+    """So far nothing will ever be otherwise: what was recovered with too few to commit it may have
+    been committed and acknowledged before."""
     log_start: int
     records: bytes
 

@@ -95,7 +95,7 @@ class Rejoining:
             self._compare(header, message.records[at : at + header.size_bytes], now)
         self._advance(min(self._at, message.committed), now)
         self.files.follow_start(message.log_start, now)
-        if self._at < message.committed:
+        if self._at < message.settled:
             self.out.add(Sync())
             self._ask(source, now)
             return

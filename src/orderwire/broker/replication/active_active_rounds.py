@@ -99,6 +99,12 @@ class Rounds:
         """E + 1 of the open round; S + 1 while there is none."""
         return self.files.committed if self.round is None else max(self.round.end, self.round.start)
 
+    @property
+    def settled(self) -> int:
+        """Whoever wants in has to have everything below: with too few in sync, what was recovered
+        is not committed (yet, or not known to be), and stays as it is.  [R7, R8]"""
+        return max(self.files.committed, self.recovered_end)
+
     def lag(self) -> dict[BrokerId, int | None]:
         """How many committed offsets each replica lacks; None: nobody knows."""
         view = self.office.view
@@ -495,7 +501,7 @@ class Rounds:
         view = self.office.view
         assert view is not None
         if source in view.isr:
-            if message.blank and message.offset < self.files.committed:
+            if message.blank and message.offset < self.settled:
                 self._remove({source}, "it has lost what is committed", now)
                 return
             self.out.tell(source, InSync(self.epoch, view.version))
@@ -522,12 +528,13 @@ class Rounds:
         log = self.files.log
         at = max(offset, log.start_offset)
         records = b""
-        if at < self.files.committed:
-            found = log.copy(at, self.settings.message_bytes_max, self.files.committed)
+        if at < self.settled:
+            found = log.copy(at, self.settings.message_bytes_max, self.settled)
             assert isinstance(found, bytes), found
             records = found
         start = min(log.start_offset, self.files.committed)
-        self.out.tell(to, CommittedLog(self.epoch, offset, self.files.committed, start, records))
+        committed, settled = self.files.committed, self.settled
+        self.out.tell(to, CommittedLog(self.epoch, offset, committed, settled, start, records))
 
     def caught_up(self, source: BrokerId, message: CaughtUp, now: Instant) -> None:
         """An outsider has all that was committed when it asked."""
@@ -542,12 +549,12 @@ class Rounds:
             del self._joining[broker]
         if self.round is not None or self.office.changing or not self._joining:
             return
-        ready = [each for each, one in self._joining.items() if one.end >= self.files.committed]
+        ready = [each for each, one in self._joining.items() if one.end >= self.settled]
         if ready:
             isr = tuple(sorted({*self.office.isr, *ready}))
             self.out.extend(self.office.change(isr, now))
             return
         for broker, one in self._joining.items():
-            if one.sent < self.files.committed:
-                one.sent = self.files.committed
+            if one.sent < self.settled:
+                one.sent = self.settled
                 self._send_committed(broker, one.end)

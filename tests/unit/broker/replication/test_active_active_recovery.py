@@ -439,3 +439,29 @@ def test_i6_a_new_original_does_not_take_sync_start_back(looks: bool) -> None:
     assert group.at(1).high_watermark == 2, "as much as broker 2 was told"
     assert group.znodes.sync_start[0] == (3 if looks else 2)
     assert group.znodes.sync_end[0] >= group.znodes.sync_start[0]
+
+
+@pytest.mark.paper("S004:R8")
+def test_i1_who_wants_in_has_to_have_what_was_recovered_with_too_few() -> None:
+    """It may be committed and acknowledged, though the new original does not know: it is told to
+    commit no more than somebody heard of, and who comes first would be original next."""
+    group = ReplicaGroup(min_insync_replicas=2)
+    tokens = []
+    for _ in range(4):
+        tokens.append(group.produce())
+        group.pass_time(10)
+    assert [group.answers[token] for token in tokens] == [Appended(n, n) for n in range(4)]
+    for broker in (2, 1, 0):
+        group.crash(broker)
+    group.start(0)
+    group.pass_time(2_000)
+    assert group.znodes.isr == (0,)
+    assert group.at(0).high_watermark == 1, "as much as was noted"
+    group.start(2)
+    while 2 not in group.znodes.isr:
+        group.pass_time(1)
+    group.crash(0)
+    group.pass_time(2_000)
+    assert group.original == 2
+    assert len(group.log(2)) == 4
+    assert not group.noted(asked.Orphaned)
