@@ -11,11 +11,13 @@ from orderwire.lab.models.s004 import (
     claimed_end_to_end,
     gain_at_worst,
     loss_at_best,
+    messages_through,
     printed_gain_at_worst,
     printed_loss_at_best,
     relay_cost,
     sigma_of,
     speed_up,
+    speed_up_with_own_share,
 )
 
 WHOLE = [(n, m) for n, m in product((2, 3, 5, 8), (24, 120, 1_200)) if m * (n - 1) % n == 0]
@@ -66,6 +68,23 @@ def test_gain_is_batching() -> None:
         assert sigma_of(n, speed_up(n, sigma)) == pytest.approx(sigma)
     assert speed_up(5, 0) == 5
     assert speed_up(5, 1) == 1
+
+
+def test_a_share_stored_twice_gains_less() -> None:
+    """n / (1 + n σ): as much where a message in a batch is free, a loss where it is not cheaper."""
+    for n, sigma in product((2, 3, 7), (0.0, 0.05, 0.5, 1.0)):
+        assert speed_up_with_own_share(n, sigma) == pytest.approx(n / (1 + n * sigma))
+
+
+def test_messages_through_the_busiest_broker() -> None:
+    """The table of what a message is to the original's network: n = 2, 3, 5."""
+    for spread, relayed, wanted in (
+        (False, False, (2, 3, 5)),
+        (True, True, (2.5, 3, 3.4)),
+        (True, False, (1.5, 1.667, 1.8)),
+    ):
+        found = [messages_through(n, spread=spread, relayed=relayed) for n in (2, 3, 5)]
+        assert found == pytest.approx(wanted, abs=1e-3)
 
 
 def test_relay_costs_two_hops_for_all_but_the_originals_share() -> None:

@@ -34,7 +34,6 @@ def drawn(seed: int, mode: Mode) -> TimedPlan:
             send_ns=draw.choice([0, 8_000, 400_000]),
             store_ns=draw.choice([0, 500_000, 4_000_000]),
             sigma=draw.choice([0.0, 0.25, 1.0]),
-            journal_stores=draw.random() < 0.5,
         ),
         replication=ReplicationSettings(
             flush=draw.choice(list(Flush)),

@@ -17,9 +17,15 @@ from orderwire.kernel import NS_PER_S
 from orderwire.lab.models.s004 import (
     active_active_cost,
     active_standby_cost,
+    gain_at_worst,
     loss_at_best,
+    messages_through,
+    printed_gain_at_worst,
     printed_loss_at_best,
     relay_cost,
+    sigma_of,
+    speed_up,
+    speed_up_with_own_share,
 )
 from orderwire.sim.replication_cluster import READ_BYTES
 from orderwire.sim.replication_costs import Costs
@@ -31,7 +37,7 @@ TEXT_BYTES = 152_331
 MESSAGE_BYTES = 100
 TEXT_MESSAGES = -(-TEXT_BYTES // MESSAGE_BYTES)
 REPLICAS_MAX = 16
-PHASES = ("produce", "consume", "both", "equations")
+PHASES = ("produce", "consume", "both", "equations", "gain")
 NEVER_NS = 100_000 * NS_PER_S
 """Nobody is too late: every broker works as long as it takes."""
 
@@ -54,14 +60,16 @@ class ReplicationConfig(
     """Producers, and where the phase has them as many consumers, each in a closed loop."""
     phase: str = "produce"
     """`produce`, `consume` (what is there already) or `both` at once; `equations`: what one replica
-    spends on replicating, beside what the paper's equations say."""
+    spends on replicating, beside what the paper's equations say; `gain`: `produce`, beside
+    active-standby that stores every message by itself."""
     messages: int = TEXT_MESSAGES
     """Of each producer."""
     scale: float = 1.0
     """A part of the messages, and of the period: the same run, shorter."""
     acks: int = 1
     flush: str = "message"
-    """Of active-standby."""
+    """`message`: each by itself, before its answer, as the paper stores; `group`: what has come
+    together; `none`: page caches only."""
     distribution: str = "request"
     coordination: str = "zookeeper"
     sync_s: float = 5.0
@@ -72,8 +80,6 @@ class ReplicationConfig(
     """Whether consumers read at any replica."""
     fetch_bytes: int = READ_BYTES
     """Most bytes of one answer; at least one message is in it."""
-    journal_stores: bool = False
-    """Whether a replica stores its share message by message, each before its answer."""
     r_us: float = 8.0
     s_us: float = 2_000.0
     sigma: float = 0.25
@@ -115,7 +121,7 @@ class ReplicationConfig(
     def cost(self) -> float:
         """Roughly how long a run takes, in messages stored or read."""
         sent = float(self.sent_each * (1 if self.phase == "consume" else self.users))
-        cost = sent * (1 + self.replicas) * (2 if self.phase == "equations" else 1)
+        cost = sent * (1 + self.replicas) * (2 if self.phase in ("equations", "gain") else 1)
         if self.phase == "both":
             cost += 0.3 * sent * self.users
         if self.phase == "consume":
@@ -143,7 +149,6 @@ class ReplicationConfig(
             link_ns=_ns(self.link_us),
             client_ns=_ns(self.client_us),
             zookeeper_ns=_ns(self.zookeeper_us),
-            journal_stores=self.journal_stores,
         )
         return TimedPlan(
             mode=MODES[self.algorithm],
@@ -165,6 +170,8 @@ class ReplicationConfig(
         """Run it; return its measures by name."""
         if self.phase == "equations":
             return self._equations(seed)
+        if self.phase == "gain":
+            return self._gain(seed)
         return self.measures(run_timed(self.plan(), seed))
 
     def measures(self, result: TimedResult) -> dict[str, float]:
@@ -181,6 +188,7 @@ class ReplicationConfig(
             "rounds": float(result.rounds),
             "processor_share": max(processor) / result.commit_ns,
             "disk_share": max(disk) / result.commit_ns,
+            "moved": max(result.moved) / sent,
         }
         if self.phase == "both":
             found["end_s"] = max(found["produce_s"], found["consume_s"])
@@ -188,14 +196,42 @@ class ReplicationConfig(
             found["messages_per_s"] = sent / found["produce_s"]
         return found
 
+    def _gain(self, seed: int) -> dict[str, float]:
+        """Run this and active-standby with the same acks, costs and clients, one partition.
+
+        `sigma_seen` is the σ that explains the gain by S(n, σ); there is none for a loss beyond it.
+        """
+        standby = replace(self, algorithm=Mode.ACTIVE_STANDBY.value, partitions=1, flush="message")
+        before = self.measures(run_timed(standby.plan(), seed))
+        found = self.measures(run_timed(self.plan(), seed))
+        gain = before["produce_s"] / found["produce_s"]
+        model = speed_up(self.replicas, self.sigma)
+        own_share = speed_up_with_own_share(self.replicas, self.sigma)
+        mode = MODES[self.algorithm]
+        moved = messages_through(
+            self.replicas,
+            spread=mode is not Mode.ACTIVE_STANDBY or self.partitions >= self.replicas,
+            relayed=mode is Mode.ACTIVE_ACTIVE,
+        )
+        return found | {
+            "gain": gain,
+            "sigma_seen": sigma_of(self.replicas, min(gain, self.replicas)),
+            "model": model,
+            "model_own_share": own_share,
+            "gain_over_model": gain / model,
+            "gain_over_own_share": gain / own_share,
+            "moved_ratio": found["moved"] / moved,
+        }
+
     def _equations(self, seed: int) -> dict[str, float]:
         """Run both modes; return what a replica spends on replicating, in ms.
 
         The mean over those that are not the original, without clients' requests and without what
         active-active hands over, which (1) and (2) leave out; that is `relay_ms`, at the original.
         In active-active a replica's share that it stored when it came is left out too: (2) counts
-        the k messages that it lacks.  `_equation` is (1), (2), or what follows from them;
-        `_printed` what the paper prints.
+        the k messages that it lacks.  `_equation` is (1), (2), or what follows from them, with
+        a = b = 1; `_printed` what the paper prints.  `_worst`: with a = n − 1, all standbys taken
+        together, and b = 2, each message sent and received.
         """
         n, m = self.replicas, self.users * self.sent_each
         r, s = self.r_us / 1e3, self.s_us / 1e3
@@ -210,6 +246,9 @@ class ReplicationConfig(
         aa_ms = spent(acting, "copy", "control", "together")
         relay_ms = acting[0].get("relay", 0) / 1e6
         relay = relay_cost(n, m, r)
+        as_worst_ms = as_ms * (n - 1)
+        aa_worst = active_active_cost(n, m, r, s, b=2)
+        worst = gain_at_worst(n, m, r, s)
         as_equation, aa_equation = active_standby_cost(n, m, r, s), active_active_cost(n, m, r, s)
         return {
             "as_ms": as_ms,
@@ -220,6 +259,9 @@ class ReplicationConfig(
             "aa_ratio": aa_ms / aa_equation,
             "aa_messages_ms": spent(acting, "copy", "control"),
             "aa_messages_equation_ms": aa_equation - s * ceil(m * (n - 1) / n),
+            "aa_messages_worst_ms": aa_worst - s * ceil(m * (n - 1) / n),
+            "aa_messages_worst_ratio": spent(acting, "copy", "control")
+            / (aa_worst - s * ceil(m * (n - 1) / n)),
             "aa_storing_ms": spent(acting, "together"),
             "relay_ms": relay_ms,
             "relay_equation_ms": relay,
@@ -230,5 +272,13 @@ class ReplicationConfig(
             "gain_share": (as_ms - aa_ms) / as_ms,
             "gain_relayed_ms": as_ms - aa_ms - relay_ms,
             "gain_relayed_share": (as_ms - aa_ms - relay_ms) / as_ms,
+            "as_worst_ms": as_worst_ms,
+            "as_worst_equation_ms": active_standby_cost(n, m, r, s, a=n - 1),
+            "aa_worst_equation_ms": aa_worst,
+            "gain_worst_ms": as_worst_ms - aa_ms,
+            "gain_worst_equation_ms": worst,
+            "gain_worst_ratio": (as_worst_ms - aa_ms) / worst,
+            "gain_worst_printed_ms": printed_gain_at_worst(n, m, r, s),
+            "printed_worst_ratio": printed_gain_at_worst(n, m, r, s) / worst,
             "printed_ratio": printed_loss_at_best(n, m, r, s) / loss_at_best(n, m, r, s),
         }

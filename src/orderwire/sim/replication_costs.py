@@ -47,9 +47,6 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """Mean time that a client takes between an answer and its next request."""
     zookeeper_ns: int = 1 * NS_PER_MS
     """Until a request to ZooKeeper is carried out; half as long until a watch is heard of."""
-    journal_stores: bool = False
-    """Whether a message in a journal is stored as one by itself is, before anything is answered:
-    the paper's replicas store so.  Ours write it to the page cache; a round makes it durable."""
 
     def __post_init__(self) -> None:
         for name in ("send_ns", "store_ns", "sigma", "rho", "link_ns", "client_ns", "zookeeper_ns"):
@@ -85,24 +82,17 @@ class Meter:
         self.together_ns = 0
         """For messages stored several at a time."""
         self.stored = 0
-        """Messages made durable, journals included where they cost."""
+        """Messages made durable, in logs, journals and lanes."""
 
     def take(self) -> int:
         """What has been asked for since the last time, in nanoseconds."""
         due, self._due_ns = self._due_ns, 0
         return due
 
-    def journal(self) -> None:
-        """A message was put into a journal."""
-        if self._costs.journal_stores:
-            self._store(1)
-
     def sync(self, count: int) -> None:
         """So many messages are made durable."""
-        if count:
-            self._store(count)
-
-    def _store(self, count: int) -> None:
+        if not count:
+            return
         cost = self._costs.of_storing(count)
         self._due_ns += cost
         self.stored += count
@@ -136,7 +126,7 @@ class _MeteredFile:
         if self._main:
             self._unsynced += batches_in(data)
         elif self._journal and len(data) >= LEAST_BATCH_BYTES:
-            self._meter.journal()
+            self._unsynced += 1
 
     def read(self, position: int, length: int) -> bytes:
         """Fetch bytes."""

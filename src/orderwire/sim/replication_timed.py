@@ -99,6 +99,8 @@ class TimedResult(msgspec.Struct, frozen=True, kw_only=True):
     `together` (the disk's)."""
     stored: list[int]
     """Messages that each broker made durable."""
+    moved: list[int]
+    """Messages of producers that went into each broker or out of it, up to `commit_ns`."""
     events: int
 
 
@@ -113,6 +115,7 @@ class _Machine:
         self.disk_free_ns = 0
         self.disk_queue: deque[TimedPartition] = deque()
         self.busy: dict[str, int] = defaultdict(int)
+        self.moved = 0
 
 
 class _Task(msgspec.Struct, gc=False):
@@ -122,6 +125,8 @@ class _Task(msgspec.Struct, gc=False):
     act: Callable[[], object]
     cost_ns: int
     kind: str
+    moved: int = 0
+    """Messages of producers that come with it."""
 
 
 class TimedPartition(ReplicationWorld):
@@ -266,12 +271,15 @@ class TimedRun:
         task.act()
         costs = self.costs
         machine.busy[task.kind] += task.cost_ns
+        machine.moved += task.moved
         end = self.now + task.cost_ns
         for effect in partition.sent:
             kind, cost = CLIENT, costs.send_ns
             if isinstance(effect, asked.Tell):
                 kind = KINDS.get(type(effect.message).__name__, CONTROL)
-                cost = costs.of_message(_carried(effect.message))
+                carried = _carried(effect.message)
+                cost = costs.of_message(carried)
+                machine.moved += carried
             machine.busy[kind] += cost
             end += cost
         stored = machine.meter.take()
@@ -328,8 +336,9 @@ class TimedRun:
             partition.take(("deliver", source, to))
 
         kind = KINDS.get(type(message).__name__, CONTROL)
-        cost = self.costs.of_message(_carried(message))
-        self._arrive(self.machines[to], _Task(partition, act, cost, kind))
+        carried = _carried(message)
+        cost = self.costs.of_message(carried)
+        self._arrive(self.machines[to], _Task(partition, act, cost, kind, carried))
 
     def _plan_step(self, partition: TimedPartition, step: Step, at_ns: int) -> None:
         kind, who, _ = step
@@ -415,7 +424,7 @@ class TimedRun:
             raise AssertionError("nobody takes requests, although nothing fails")
         assert producer.broker is not None
         self._sent_at[partition.number, who] = self.now
-        task = _Task(partition, partial(partition.take, step), self.costs.send_ns, CLIENT)
+        task = _Task(partition, partial(partition.take, step), self.costs.send_ns, CLIENT, 1)
         machine = self.machines[producer.broker]
         self._at(self.now + self.costs.link_ns, self._arrive, machine, task)
 
@@ -484,6 +493,7 @@ class TimedRun:
         assert all(each.znodes.original is not None for each in self.partitions), "no original"
         for machine in self.machines:
             machine.busy.clear()
+            machine.moved = 0
         rounds = sum(each.rounds for each in self.partitions)
         stored = [machine.meter.stored for machine in self.machines]
         disk = [(each.meter.alone_ns, each.meter.together_ns) for each in self.machines]
@@ -505,6 +515,7 @@ class TimedRun:
             }
             for each, before in zip(self.machines, disk, strict=True)
         ]
+        moved = [machine.moved for machine in self.machines]
         self._until(lambda: not self._goals, "everything is consumed")
         consumed = self._read_at - start if plan.consumers else 0
         read = 0
@@ -533,6 +544,7 @@ class TimedRun:
                 machine.meter.stored - before
                 for machine, before in zip(self.machines, stored, strict=True)
             ],
+            moved=moved,
             events=self._events,
         )
 
@@ -548,12 +560,12 @@ class TimedRun:
 
 
 def _carried(message: msgspec.Struct) -> int:
-    """How many messages of clients a message between brokers carries."""
+    """How many messages of producers a message between brokers carries."""
     for name in ("records", "data"):
         data = getattr(message, name, None)
         if data:
             return batches_in(data)
-    return 1
+    return 0
 
 
 def run_timed(plan: TimedPlan, seed: int | str) -> TimedResult:

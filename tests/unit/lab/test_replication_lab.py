@@ -82,10 +82,12 @@ def test_measures_are_of_the_busiest_broker() -> None:
             rounds=3,
             busy_ns=busy,
             stored=[1, 1],
+            moved=[150, 250],
             events=9,
         )
     )
     assert (found["processor_share"], found["disk_share"]) == (0.15, 0.6)
+    assert found["moved"] == 2.5
     assert (found["messages_per_s"], found["answer_ms"]) == (50, 1.5)
 
 
@@ -105,13 +107,48 @@ def test_equations_beside_what_replicas_do(replicas: int) -> None:
         sigma=1.0,
         rho=1.0,
         sync_s=60.0,
-        journal_stores=True,
     ).measure(1)
     assert found["as_ratio"] == pytest.approx(1, abs=0.02)
     assert found["aa_storing_ms"] == m * 2.0
     assert found["aa_messages_ms"] == pytest.approx(2 * found["aa_messages_equation_ms"], rel=0.2)
     assert found["relay_ratio"] == pytest.approx(1, abs=0.05)
     assert abs(found["gain_share"]) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("series", "gain"),
+    [
+        ({"algorithm": "active-active", "sync_s": 0.2}, 2 / 1.5),
+        ({"algorithm": "active-standby", "acks": -1, "flush": "group"}, 1.66),
+    ],
+)
+def test_gains_are_over_active_standby_that_stores_one_by_one(
+    series: dict[str, object], gain: float
+) -> None:
+    given = {"users": 5, "messages": 200, "phase": "gain", **series}
+    found = msgspec.convert(given, ReplicationConfig).measure(1)
+    assert found["gain"] == pytest.approx(gain, rel=0.06)
+    assert found["model"] == pytest.approx(2 / 1.25)
+    assert found["gain_over_own_share"] == pytest.approx(found["gain"] / (2 / 1.5))
+    assert found["sigma_seen"] == pytest.approx(sigma_of(2, found["gain"]))
+
+
+@pytest.mark.parametrize(
+    ("series", "times"),
+    [
+        ({"algorithm": "active-standby"}, 3),
+        ({"algorithm": "active-standby", "partitions": 3}, 1 + 2 / 3),
+        ({"algorithm": "active-active"}, 3),
+        ({"algorithm": "active-active-lanes", "acks": -1, "eager": True}, 1 + 2 / 3),
+    ],
+)
+def test_how_often_the_busiest_network_carries_a_message(
+    series: dict[str, object], times: float
+) -> None:
+    given = {"replicas": 3, "users": 6, "messages": 20, "phase": "gain", **series}
+    found = msgspec.convert(given, ReplicationConfig).measure(1)
+    assert found["moved"] == pytest.approx(times, rel=0.02)
+    assert found["moved_ratio"] == pytest.approx(1, rel=0.02)
 
 
 def test_claims_are_the_papers_numbers() -> None:
@@ -143,4 +180,4 @@ def test_dearer_runs_cost_more() -> None:
 
 def test_the_family_has_its_own_fingerprint() -> None:
     assert len({code_version(family) for family in FAMILIES}) == len(FAMILIES)
-    assert len(FIGURES) == 5
+    assert len(FIGURES) == 6

@@ -75,6 +75,26 @@ def speed_up(n: int, sigma: float) -> float:
     return n / (1 + (n - 1) * sigma)
 
 
+def speed_up_with_own_share(n: int, sigma: float) -> float:
+    """`speed_up` where a replica's own share is stored a second time, in the round's batch.
+
+    Ours do so: a journal has the share as it came, the log has all messages in order.
+    """
+    return 1 / (1 / speed_up(n, sigma) + sigma / n)
+
+
+def messages_through(n: int, *, spread: bool, relayed: bool) -> float:
+    """How often the busiest broker's network carries a message of a producer, in or out.
+
+    `spread`: each replica takes its share of them; `relayed`: from the original, not from clients.
+    Neither: one broker takes all and sends each to the others.
+    """
+    _check(n, 1)
+    if not spread:
+        return float(n)
+    return 1 + (3 if relayed else 1) * (n - 1) / n
+
+
 def sigma_of(n: int, gain: float) -> float:
     """The `sigma` that explains this gain of n replicas: `speed_up` turned round."""
     _check(n, 1)
