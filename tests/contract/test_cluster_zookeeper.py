@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
+import msgspec
 import pytest
 from cluster_member import joined, topic_of, until
 
@@ -94,6 +95,32 @@ def test_brokers_find_each_other_and_topics(place: str) -> None:
                 await one.topics.delete(grown)  # Of another id.
                 assert one.topics.get("orders") == again
             assert await until(lambda: list(one.brokers) == [1]) < 2_000
+
+    asyncio.run(work())
+
+
+def test_who_is_preferred_is_a_new_partitions_first_original(place: str) -> None:
+    async def work() -> None:
+        (one, told), (two, told_2) = joined(place, 1), joined(place, 2)
+        async with one, two:
+            topic = topic_of("t", 6, (1, 2))
+            lists = tuple((1, 2) if index % 2 else (2, 1) for index in range(6))
+            topic = msgspec.structs.replace(topic, replicas=lists)
+            keys = [(topic.topic_id, index) for index in range(6)]
+            await one.topics.create(topic)
+            await until(lambda: all(key in told.views and key in told_2.views for key in keys))
+            for cluster in (one, two):
+                for index in range(6):
+                    cluster.carry_out(topic, index, Elect(-1))
+            await until(lambda: all(told.views[key].original is not None for key in keys))
+            assert [told.views[key].original for key in keys] == [TWO, ONE] * 3
+
+            late = topic_of("late", 1, (3, 1), mark=2)
+            late = msgspec.structs.replace(late, replicas=((3, 1),))
+            await one.topics.create(late)
+            await until(lambda: (late.topic_id, 0) in told.views)
+            one.carry_out(late, 0, Elect(-1))  # Who is preferred is not there.
+            await until(lambda: told.views[late.topic_id, 0].original == ONE)
 
     asyncio.run(work())
 

@@ -36,7 +36,7 @@ from orderwire.kernel import NS_PER_S
 EFFECTS_MAX = 256
 """What one replica may have asked for that is not done yet."""
 FIRST_TURN_S = 0.25
-"""How long the others leave a new partition to the broker whose turn it is to be its original."""
+"""How long the others leave a new partition to the broker that is preferred as its original."""
 _READS_MAX = 16
 """Readings in a row that are torn by changes before ZooKeeper is left in peace for a moment."""
 
@@ -284,18 +284,11 @@ class FollowedPartition(Worker):
 
     # -- what is asked for ------------------------------------------------------------------
 
-    @property
-    def _is_our_turn(self) -> bool:
-        """Originals of a new topic's partitions are to lie at its brokers in turn."""
-        replicas = self.topic.replicas[self.index]
-        turn = self.index + self.topic.topic_id[-1]
-        return replicas[turn % len(replicas)] == self._me
-
     async def _do(self, effect: Coordinated, now: Seen) -> None:
         client, paths = self.scope.client, self.paths
         match effect:
             case Elect(epoch):
-                if epoch < 0 and not self._is_our_turn:
+                if epoch < 0 and self.topic.replicas[self.index][0] != self._me:
                     await asyncio.sleep(FIRST_TURN_S)
                 self._owed = True
                 wish = elect(paths, now, self._me, self._incarnation, epoch)
