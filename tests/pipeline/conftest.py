@@ -1,5 +1,7 @@
 """The one Spark session of a test run, and a fresh checkpoint folder for each test."""
 
+import contextlib
+import subprocess
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
+from spark_connector import connector_jars
 
 from orderwire.aio.broker_process import BrokerProcess
 from orderwire.pipeline.kafka_client import CLIENTS
@@ -21,9 +24,22 @@ CONNECT_SERVER = {
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def connector(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Jars of Spark's own connector, of which the session knows when a test asks for them."""
+    return connector_jars(tmp_path_factory.mktemp("connector"))
+
+
+@pytest.fixture(scope="session")
+def spark(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
+    more = dict(CONNECT_SERVER)
+    if any("connector" in getattr(test, "fixturenames", ()) for test in request.session.items):
+        # Without them only those tests fail that ask for them.
+        with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
+            more["spark.jars"] = ",".join(request.getfixturevalue("connector"))
     scratch = tmp_path_factory.mktemp("spark")
-    settings = SessionSettings(name="orderwire-tests", scratch=str(scratch), more=CONNECT_SERVER)
+    settings = SessionSettings(name="orderwire-tests", scratch=str(scratch), more=more)
     with spark_session(settings) as session:
         yield session
 

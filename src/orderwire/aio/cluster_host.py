@@ -187,6 +187,10 @@ class ClusterHost:
         """Every broker that lives, ascending."""
         return self.driver.brokers()
 
+    def may_have_ended(self, broker: BrokerId) -> bool:
+        """Whether another broker's process has ended, or is being looked after."""
+        return self.links.may_have_ended(broker)
+
     def view(self, topic: Topic, index: int) -> PartitionView | None:
         """The newest view of a partition."""
         return self.driver.view(topic, index)

@@ -88,6 +88,8 @@ class ClusterLinks:
         self._requested = requested
         self._process_ended = process_ended
         self._probes: set[asyncio.Task[None]] = set()
+        self._doubted: dict[BrokerId, Peer] = {}
+        """Those whose link has ended, until we know that their process lives."""
         self._settled = settled
         self._status = status
         self._peers: dict[BrokerId, Peer] = {}
@@ -165,6 +167,12 @@ class ClusterLinks:
     def reached(self) -> list[BrokerId]:
         """Brokers that are connected, ascending."""
         return sorted(self._links)
+
+    def may_have_ended(self, broker: BrokerId) -> bool:
+        """Whether its link has ended, and perhaps its process: that is seen at once, its session
+        lasts a while."""
+        doubted = self._doubted.get(broker)
+        return doubted is not None and self._peers.get(broker) == doubted
 
     # -- dialling ---------------------------------------------------------------------------
 
@@ -263,6 +271,7 @@ class ClusterLinks:
             self._drop(broker, "a newer connection took its place")
         self._strangers.discard(link)
         self._links[broker] = link
+        self._doubted.pop(broker, None)
         if self._me > broker:  # it has dialled
             link.greet(self._hello(broker, hello.connection))
         self._connected(broker)
@@ -310,6 +319,7 @@ class ClusterLinks:
             self._dial(broker)
             peer = self._peers.get(broker)
             if peer is not None and not self._closing:
+                self._doubted[broker] = peer
                 task = asyncio.get_running_loop().create_task(self._probe(broker, peer))
                 self._probes.add(task)
                 task.add_done_callback(self._probes.discard)
@@ -320,6 +330,17 @@ class ClusterLinks:
         Its listener lives as long as it does, so a host that refuses the connection has no such
         process any more; who does not answer may be slow, and its session decides.
         """
+        ended = await self._refuses(peer)
+        if self._peers.get(broker) != peer or broker in self._links:
+            return
+        if not ended:
+            self._doubted.pop(broker, None)
+        else:
+            _LOG.info("broker %d does not listen any more: its process has ended", broker)
+            self._process_ended(broker, peer.incarnation)
+
+    async def _refuses(self, peer: Peer) -> bool:
+        """Whether nobody listens there any more."""
         refusals = 0
         for _ in range(_PROBES):
             try:
@@ -328,15 +349,11 @@ class ClusterLinks:
             except ConnectionRefusedError:
                 refusals += 1
                 if refusals == _REFUSALS:
-                    break
+                    return True
             except (OSError, TimeoutError):
-                return
+                return False
             else:  # of a process that is ending the listener may be the last to go
                 writer.transport.abort()
                 refusals = 0
             await asyncio.sleep(_PROBE_S)
-        if refusals < _REFUSALS:
-            return
-        if self._peers.get(broker) == peer and broker not in self._links:
-            _LOG.info("broker %d does not listen any more: its process has ended", broker)
-            self._process_ended(broker, peer.incarnation)
+        return False

@@ -69,6 +69,11 @@ class Cluster(Protocol):
         """Every broker that lives as far as known, ascending by id."""
         ...
 
+    def may_have_ended(self, broker: BrokerId) -> bool:
+        """Whether another broker's process has ended, or is being looked after: `brokers` has it
+        until its session ends."""
+        ...
+
     def view(self, topic: Topic, index: int) -> PartitionView | None:
         """The newest view of a partition, here or elsewhere; None when not known yet."""
         ...

@@ -154,6 +154,7 @@ class Alone:
     def __init__(self, view: PartitionView) -> None:
         self.of = view
         self.alive = list(ALL)
+        self.ended: set[BrokerId] = set()
         self.made: list[tuple[Topic, Done]] = []
         self.changed: list[tuple[Topic, Done]] = []
         self.asks: list[tuple[BrokerId, Question, int, int, Told]] = []
@@ -161,6 +162,9 @@ class Alone:
 
     def is_sure(self) -> bool:
         return self.sure
+
+    def may_have_ended(self, broker: BrokerId) -> bool:
+        return broker in self.ended
 
     def brokers(self) -> list[BrokerAddress]:
         return [BrokerAddress(one, f"host{one}", 9092) for one in self.alive]
@@ -635,6 +639,27 @@ def test_an_epoch_ends_where_the_log_does_though_s_is_not_there_yet(mode: str) -
     world.broker.replicas.viewed(ID, 0, view, world.now)
     found = answer(3)
     assert (found.leader_epoch, found.end_offset) == (3, 4)
+
+
+@pytest.mark.parametrize("mode", ["active-standby", "active-active", "active-active-lanes"])
+def test_nobody_is_sent_to_a_broker_that_was_killed_whose_session_lives(mode: str) -> None:
+    world = World(mode, original=1)
+
+    def told(*ended: int) -> tuple[int, int]:
+        world.cluster.ended = {BrokerId(one) for one in ended}
+        done = world.send(ApiKey.METADATA, 9, MetadataRequest(None))[1]
+        found = decode(ApiKey.METADATA, 9, done).topics[0].partitions[0]
+        return found.leader_id, found.error_code
+
+    nobody = (-1, ErrorCode.LEADER_NOT_AVAILABLE)
+    if mode != "active-active-lanes":
+        assert told() == told(2) == (1, ErrorCode.NONE)
+        assert told(1) == nobody
+        return
+    leader, _ = told()
+    other, _ = told(leader)
+    assert other not in (leader, -1)
+    assert told(0, 1, 2) == nobody
 
 
 def test_a_missing_topic_is_made_once() -> None:

@@ -211,14 +211,25 @@ def _described(broker: "Broker", request: Request, topic: Topic) -> MetadataResp
 def _replicated(
     broker: "Broker", replicas: Replicas, request: Request, topic: Topic
 ) -> list[MetadataResponsePartition]:
-    """Every partition with its original as leader; with lanes each client has one of its own."""
+    """Every partition with its original as leader; with lanes each client has one of its own.
+
+    One that has just been killed is none, though its session lasts a while: Java's administrator
+    asks the leader that it was told until a minute is over.
+    """
     alive = {one.broker_id for one in replicas.cluster.brokers()}
+    leading = {broker for broker in alive if not replicas.cluster.may_have_ended(broker)}
     lanes = mode_of(broker.topics, topic) is Mode.ACTIVE_ACTIVE_LANES
     found = []
     for index, members in enumerate(topic.replicas):
         offline = tuple(member for member in members if member not in alive)
         view = replicas.cluster.view(topic, index)
-        if view is None or view.original is None or view.original not in alive:
+        leader = None
+        if view is not None and view.original in alive:
+            leader = view.original if view.original in leading else None
+            in_sync = [member for member in view.isr if member in leading]
+            if lanes and in_sync:
+                leader = named_leader(request.client_id, request.client.host, in_sync)
+        if view is None or leader is None:
             found.append(
                 MetadataResponsePartition(
                     ErrorCode.LEADER_NOT_AVAILABLE,
@@ -231,10 +242,6 @@ def _replicated(
                 )
             )
             continue
-        leader = view.original
-        in_sync = [member for member in view.isr if member in alive]
-        if lanes and in_sync:
-            leader = named_leader(request.client_id, request.client.host, in_sync)
         found.append(
             MetadataResponsePartition(
                 ErrorCode.NONE, index, leader, view.epoch, members, view.isr, offline
