@@ -169,7 +169,6 @@ MUTANTS = {
         made_by(Lonely),
         frozenset({"I1", "I2", "I3"}),
         {"crashes": 3, "expiries": 2},
-        first_seed=50,
     ),
     "orphans": Mutant(
         "R8", Wasteful, frozenset({"I4", "I8"}), {"crashes": 4, "pauses": 4, "partings": 4}

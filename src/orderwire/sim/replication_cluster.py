@@ -11,6 +11,7 @@ from orderwire.broker.log import Appended, Refused
 from orderwire.broker.log.faulty import FaultyStorage, PowerFailure
 from orderwire.broker.log.storage import StorageError
 from orderwire.broker.replication import effects as asked
+from orderwire.broker.replication.active_active_messages import RejoinFetch
 from orderwire.broker.replication.replica import Replica, SyncWork
 from orderwire.broker.replication.settings import Coordination, ReplicationSettings
 from orderwire.broker.replication.view import BrokerId, PartitionView
@@ -410,6 +411,8 @@ class Cluster:
         writes = broker.storage.disk.writes
         self.call(to, lambda replica, now: replica.receive(BrokerId(source), message, now))
         epoch = getattr(message, "epoch", None)
+        if isinstance(message, RejoinFetch):
+            return  # who was away knows an old epoch; what S was it may say, and that is noted
         if epoch is not None and epoch < known and broker.storage.disk.writes > writes:
             self.on_event(told.TookLower(broker.number, epoch, known))
 

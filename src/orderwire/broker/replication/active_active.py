@@ -287,8 +287,9 @@ class ActiveActiveReplica:
 
     def receive(self, source: BrokerId, message: Any, now: Instant) -> Effects:
         """Take a message of another replica.  Raises RemoteProtocolError."""
+        over = message.epoch < self.files.known_epoch
         self._receive(source, message, now)
-        return self._finish(now)
+        return self._finish(now, steps=not over)
 
     def _receive(self, source: BrokerId, message: Message, now: Instant) -> None:
         epoch = message.epoch
@@ -314,9 +315,9 @@ class ActiveActiveReplica:
     def _take_as_member(self, source: BrokerId, message: Message, now: Instant) -> bool:
         match message:
             case RelayAppend():
-                self.member.relay(source, message)
+                self.member.relay(source, message, now)
             case Copied():
-                self.member.copied(message)
+                self.member.copied(message, now)
             case Collect():
                 self.member.collect(source, message)
             case SyncClose():
@@ -409,8 +410,11 @@ class ActiveActiveReplica:
             return Instant(self._locked_at + self.settings.sync_interval_ns)
         return None
 
-    def _finish(self, now: Instant) -> Effects:
-        """Do what became possible, and hear what we tell ourselves, until nothing is left."""
+    def _finish(self, now: Instant, *, steps: bool = True) -> Effects:
+        """Do what became possible, and hear what we tell ourselves, until nothing is left.
+
+        Without `steps` only the latter: what comes of an epoch that is over makes nothing due.
+        """
         self._now = max(self._now, now)
         lock_at = self._lock_at()
         if lock_at is not None and now >= lock_at:
@@ -419,6 +423,8 @@ class ActiveActiveReplica:
         while True:
             while self.out.mine:
                 self._receive(self.me, self.out.mine.popleft(), now)  # type: ignore[arg-type]
+            if not steps:
+                return self.out.take()
             if self.rounds is not None:
                 self.rounds.step(now)
             self.rejoining.step(now)

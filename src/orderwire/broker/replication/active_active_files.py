@@ -1,7 +1,7 @@
 """What an active-active replica has on its disk: main log, pending journal, orphans, promises.
 
-The main log is contiguous; what a round has not settled yet waits in the pending journal.  A batch
-leaves one file only when it is durable in another.  [S004:4.1, S004:9.5]
+The main log is contiguous; what has a gap before it waits in the pending journal for a round.  A
+batch leaves one file only when it is durable in another.  [S004:4.1, S004:9.5]
 """
 
 from orderwire.broker.flush import Flush
@@ -33,6 +33,8 @@ class ReplicaFiles:
         """Open what lies beside the log.  Raises StorageError."""
         self.log = log
         self._waits_for_disk = settings.flush is not Flush.NONE
+        self._follows_at_once = settings.flush is not Flush.MESSAGE
+        """The paper's replicas keep a journal of what they have taken, and sync that."""
         self.kept = Kept(storage)
         # An original refuses before this is full; members take what it has assigned.
         self.pending = PendingJournal(storage, 2 * settings.pending_bytes_max, log.end_offset)
@@ -96,6 +98,20 @@ class ReplicaFiles:
             new = [(at, header) for at, header in walk(records) if not self.has(header)]
             return self.pending.append_all(view, new) if new else None
 
+    def take(self, records: Buffer, now: Instant) -> Refused | None:
+        """Keep placed batches that all replicas are sent, all or none.  Raises StorageError.
+
+        What follows the log's end goes there at once: a round would put it there, and what the log
+        has above S is given up as what the journal has, should others commit without.
+        """
+        log = self.log
+        if self._follows_at_once and not len(self.pending):
+            with memoryview(records) as view:
+                first = read_header(view).base_offset
+            if first == log.end_offset:
+                return self.settle(records, now)
+        return self.keep(records)
+
     def read(self, span: Span, bytes_max: int) -> bytes:
         """Whole batches from the start of this span on, side by side; empty when that is not here.
 
@@ -120,11 +136,16 @@ class ReplicaFiles:
             raise LogDamaged(f"cannot settle at offset {self.log.end_offset}: {refused.message}")
 
     def settle_pending(self, end: int, now: Instant) -> None:
-        """Move what the journal has next into the main log, as far as it goes without a gap."""
-        start = self.log.end_offset
+        """Move what the journal has next into the main log, as far as it goes without a gap.
+
+        Raises LogDamaged when that is a batch which began before the log's end.
+        """
+        first = start = self.log.end_offset
         while start < end and (data := self.read((start, end), 1 << 20)):
             self._settle_ours(data, now)
             start = self.log.end_offset
+        if start == first < end:
+            raise LogDamaged(f"the log ends at {start}, inside a batch of the journal")
 
     def settle_seal(self, end: int, epoch: int, reason: Seal, at_ms: int, now: Instant) -> None:
         """Put a control batch where nobody has anything.  [R4]

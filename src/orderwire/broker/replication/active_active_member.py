@@ -16,6 +16,7 @@ from orderwire.broker.replication.active_active_messages import (
     Copied,
     CopyFailed,
     Done,
+    Held,
     Pulled,
     RelayAppend,
     RelayRefused,
@@ -34,7 +35,7 @@ from orderwire.broker.replication.spans import Span
 from orderwire.broker.replication.view import BrokerId
 from orderwire.broker.wire.batch import BatchHeader, read_header, walk
 from orderwire.broker.wire.parts import Buffer
-from orderwire.kernel import Instant
+from orderwire.kernel import NS_PER_MS, Instant
 from orderwire.kernel.errors import RemoteProtocolError
 
 
@@ -115,15 +116,15 @@ class Member:
         """Whether we have promised not to store this offset any more.  [R3]"""
         return self.closed is not None and base < self.closed
 
-    def store(self, records: Buffer) -> str | None:
-        """Put assigned batches into our journal; a sentence says why not."""
+    def store(self, records: Buffer, now: Instant, *, eager: bool = False) -> str | None:
+        """Keep assigned batches; `eager` are sent to all.  A sentence says why not."""
         base = read_header(records).base_offset
         if self.promised(base):
             return f"offset {base} lies below {self.closed}, where a round has closed"
         if base < self.files.log.end_offset:
             return f"offset {base} lies below our log's end {self.files.log.end_offset}"
         try:
-            refused = self.files.keep(records)
+            refused = self.files.take(records, now) if eager else self.files.keep(records)
         except StorageError as error:
             return str(error)
         return None if refused is None else refused.message
@@ -134,14 +135,14 @@ class Member:
         if self.settings.flush is Flush.MESSAGE:
             self.files.pending.sync()
 
-    def relay(self, source: BrokerId, message: RelayAppend) -> None:
+    def relay(self, source: BrokerId, message: RelayAppend, now: Instant) -> None:
         """Store what the original gave to us.  [R1]"""
         header = read_header(message.records)
         base = header.base_offset
         if message.stream <= self._refused_stream:
             reason: str | None = "what was sent before was refused"
         else:
-            reason = self.store(message.records)
+            reason = self.store(message.records, now, eager=not message.tells)
         if reason is not None:
             self._refused_stream = max(self._refused_stream, message.stream)
             self.out.tell(source, RelayRefused(message.epoch, base, message.stream, reason))
@@ -150,17 +151,10 @@ class Member:
         if noted is not None:
             self._copied.note(*noted, 0)
         self.put_on_disk()
-        self.out.tell(source, RelayStored(message.epoch, base))
-        if message.eager:
-            self.push(message.records, source)
+        if message.tells:
+            self.out.tell(source, RelayStored(message.epoch, base))
 
-    def push(self, records: bytes, source: BrokerId) -> None:
-        """Copy to the peers what a round would make them ask for.  [R10]"""
-        for peer in self.office.isr:
-            if peer not in (self.office.me, source) and self.links.up(peer):
-                self.out.tell(peer, Copied(self.files.known_epoch, records))
-
-    def copied(self, message: Copied) -> None:
+    def copied(self, message: Copied, now: Instant) -> None:
         """Take a copy.  Before our first promise in an epoch we cannot know what is settled."""
         if self.closed is None or not self.office.in_sync:
             return
@@ -168,7 +162,7 @@ class Member:
         noted = sequenced(header, header.base_offset)
         if noted is not None and not self._follows(noted):
             return
-        if self.store(message.records) is None and noted is not None:
+        if self.store(message.records, now, eager=True) is None and noted is not None:
             self._copied.note(*noted, 0)
 
     def _follows(self, noted: tuple[int, int, ProducerBatch]) -> bool:
@@ -215,7 +209,23 @@ class Member:
         self.assigned_end = max(self.assigned_end, message.end)
         self._advance_to(message.start, now)
         held = self.files.held(message.start, message.end)
-        self.out.tell(source, Closed(message.epoch, *attempt, self.files.committed, held))
+        alone = self._lacks_nothing(source, message, held)
+        self.out.tell(source, Closed(message.epoch, *attempt, self.files.committed, held, alone))
+        if alone:
+            plan = SyncCopy(message.epoch, *attempt, message.end, [], [], now // NS_PER_MS)
+            self._copying = copying = _Copying(source, plan)
+            self._write(copying, now)
+
+    def _lacks_nothing(self, source: BrokerId, message: SyncClose, held: list[Held]) -> bool:
+        """Whether we have all that the round is about: nobody can have anything else there."""
+        if source == self.office.me and message.attempt:
+            return False  # as original we are told soon enough
+        at = message.start
+        for first, behind, _ in held:
+            if first > at:
+                break
+            at = behind
+        return at >= message.end and self.files.log.end_offset >= message.start
 
     def copy(self, source: BrokerId, plan: SyncCopy, now: Instant) -> None:
         """Get what we lack and write it all into the log.  [R5]"""

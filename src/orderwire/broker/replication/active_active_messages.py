@@ -27,8 +27,8 @@ class RelayAppend(_Message, frozen=True, tag="relay"):
 
     stream: int
     """After a refusal everything of the same stream is refused: it was on its way.  [G16, I9]"""
-    eager: bool
-    """Whether to copy them to the other members at once.  [R10]"""
+    tells: bool
+    """Whether the original has to hear that they are stored: it has no copy itself."""
     records: bytes
 
 
@@ -47,7 +47,7 @@ class RelayRefused(_Message, frozen=True, tag="refused"):
 
 
 class Copied(_Message, frozen=True, tag="copied"):
-    """Owner → other members: batches that a round would ask for.  [R10]"""
+    """O → other members: batches that a round would make them ask for.  [R10]"""
 
     records: bytes
 
@@ -75,6 +75,8 @@ class Closed(_Message, frozen=True, tag="closed"):
     attempt: int
     committed: int
     held: list[Held]
+    alone: bool = False
+    """Whether I lack nothing: I write it without being told how, and Done follows.  [R5]"""
 
 
 class SyncCopy(_Message, frozen=True, tag="copy"):

@@ -16,6 +16,7 @@ from orderwire.broker.replication.active_active_assigned import (
 )
 from orderwire.broker.replication.active_active_member import Member
 from orderwire.broker.replication.active_active_messages import (
+    Copied,
     OrphanKnown,
     OrphanLater,
     OrphanOffer,
@@ -27,7 +28,11 @@ from orderwire.broker.replication.gaps import retriable
 from orderwire.broker.replication.links import Links
 from orderwire.broker.replication.office import Office
 from orderwire.broker.replication.outbox import Outbox
-from orderwire.broker.replication.settings import Distribution, ReplicationSettings
+from orderwire.broker.replication.settings import (
+    Coordination,
+    Distribution,
+    ReplicationSettings,
+)
 from orderwire.broker.replication.spans import Span
 from orderwire.broker.replication.view import BrokerId
 from orderwire.broker.wire.batch import BATCH_HEADER, PLACE, BatchHeader, read_header
@@ -153,7 +158,8 @@ class Original:
             _place(data, position, at, length, self.epoch)
         owner = self._owner(session, sticky=idempotent or acks == _ALL)
         entry = Assigned(base, admitted.next_offset, owner, key, len(data), now)
-        refused = self._hand_over(entry, data, eager=acks == _ALL and self.settings.eager_copy)
+        eager = acks == _ALL and self.settings.eager_copy
+        refused = self._hand_over(entry, data, now, eager=eager)
         if refused is not None:
             return refused
         self._assign(entry, admitted, now)
@@ -222,23 +228,38 @@ class Original:
         session.member = owner
         return owner
 
-    def _hand_over(self, entry: Assigned, data: bytearray, *, eager: bool) -> Refused | None:
+    def _hand_over(
+        self, entry: Assigned, data: bytearray, now: Instant, *, eager: bool
+    ) -> Refused | None:
         """Store here, or send away, or both.  [R1, R10]"""
         mine = entry.owner == self.me
         if mine or eager:
-            reason = self.member.store(data)
+            reason = self.member.store(data, now, eager=eager)
             if reason is not None:
                 return Refused(ErrorCode.KAFKA_STORAGE_ERROR, reason)
             entry.here = True
-            entry.stored = mine
+            entry.stored = mine or not self._waits_for_owners
             if mine:
                 self.member.put_on_disk()
-        if mine and eager:
-            self.member.push(bytes(data), self.me)
-        elif not mine:
+        records = bytes(data)
+        if not mine:
             stream = self._streams.setdefault(entry.owner, 0)
-            self.out.tell(entry.owner, RelayAppend(self.epoch, stream, eager, bytes(data)))
+            tells = not entry.stored
+            self.out.tell(entry.owner, RelayAppend(self.epoch, stream, tells, records))
+        if eager:
+            # Before the close of a round that may follow at once, so over the same links.
+            copy = Copied(self.epoch, records)
+            for peer in self.office.isr:
+                if peer not in (self.me, entry.owner) and self.links.up(peer):
+                    self.out.tell(peer, copy)
         return None
+
+    @property
+    def _waits_for_owners(self) -> bool:
+        """Whether it counts when an owner has stored what we have a copy of: with `flush=message`,
+        and where a watch may overtake what is on its way to it."""
+        settings = self.settings
+        return settings.flush is Flush.MESSAGE or settings.coordination is Coordination.ZOOKEEPER
 
     def _assign(self, entry: Assigned, admitted: Admitted, now: Instant) -> None:
         self.next_offset = admitted.next_offset

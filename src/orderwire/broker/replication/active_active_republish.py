@@ -164,7 +164,7 @@ class Republisher:
                 batch = bytearray(self.files.orphans.read(at))
                 place(batch, 0, header.batch_length, base + 1, epoch)
                 name = self.files.name_of(header, base, epoch, now)
-                reason = self.member.store(name + batch)
+                reason = self.member.store(name + batch, now)
             if reason is None:
                 self.out.tell(source, RelayStored(epoch, base))
             else:

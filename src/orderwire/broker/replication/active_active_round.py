@@ -35,6 +35,8 @@ class Round:
         self.closed: dict[BrokerId, list[Held]] = {}
         self.committed: dict[BrokerId, int] = {}
         """S + 1 as each knows it."""
+        self.alone: set[BrokerId] = set()
+        """Who lacks nothing, and writes it without being told how."""
         self.done: set[BrokerId] = set()
         self.planned = False
         self.deadline: Instant = Instant(0)
@@ -51,6 +53,7 @@ class Round:
         self.members = members
         self.closed.clear()
         self.committed.clear()
+        self.alone.clear()
         self.done.clear()
         self.planned = False
 

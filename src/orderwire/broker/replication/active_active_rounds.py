@@ -72,7 +72,8 @@ class Rounds:
         self.sealed = 0
         """Offsets that nobody had."""
         self._number = 0
-        self._ended_at: Instant = Instant(now - self.settings.sync_min_gap_ns)
+        self._opened_at: Instant = now
+        self._ended_at: Instant = now
         self._retry_at: Instant | None = None
         self._joining: dict[BrokerId, _Joining] = {}
         self._offers: dict[BrokerId, list[Held]] = {}
@@ -154,7 +155,7 @@ class Rounds:
             elif self.settings.hole_policy is HolePolicy.SEAL:
                 times.append(Instant(running.holes_since + self.settings.hole_timeout_ns))
         elif self._has_work() and self._drain_end is None:
-            gap = Instant(self._ended_at + self.settings.sync_min_gap_ns)
+            gap = Instant(self._opened_at + self.settings.sync_min_gap_ns)
             period = Instant(self._ended_at + self.settings.sync_interval_ns)
             due = gap if self.original.round_wanted else max(gap, period)
             times.append(max([due, *(each.until for each in self._joining.values())]))
@@ -169,8 +170,8 @@ class Rounds:
         )
 
     def _may_open(self, now: Instant) -> bool:
-        """[R9] Somebody wants a round, or it is time; but they are some way apart."""
-        if not self._has_work() or now < self._ended_at + self.settings.sync_min_gap_ns:
+        """[R9] Somebody wants a round, or it is time; but they begin some way apart."""
+        if not self._has_work() or now < self._opened_at + self.settings.sync_min_gap_ns:
             return False
         if any(now < each.until for each in self._joining.values()):
             return False
@@ -212,6 +213,7 @@ class Rounds:
             self._number, self.files.committed, end, self.closers(), recovery=recovery
         )
         running.deadline = Instant(now + self.settings.round_timeout_ns)
+        self._opened_at = now
         self._reported.clear()
         self._begin_attempt(running, now)
 
@@ -272,6 +274,8 @@ class Rounds:
             return
         running.closed[source] = message.held
         running.committed[source] = message.committed
+        if message.alone:
+            running.alone.add(source)
         if running.recovery:  # what somebody has seen committed is committed
             running.start = max(running.start, message.committed)
         if not running.awaited:
@@ -300,6 +304,8 @@ class Rounds:
             self.out.note(Sealed(self.epoch, first, end - 1))
         self.original.planned(running.start, running.end, sealed, now)
         for member in running.members:
+            if member in running.alone:
+                continue  # it has everything, so nothing is sealed, and writes already
             message = SyncCopy(
                 self.epoch,
                 running.number,
@@ -310,6 +316,8 @@ class Rounds:
                 now // NS_PER_MS,
             )
             self.out.tell(member, message)
+        if not running.awaited:
+            self._finish(running, now)
 
     def _may_seal(self, running: Round, now: Instant) -> bool:
         """Whether nobody is waited for who may have what is missing.  [R4]"""
@@ -371,12 +379,13 @@ class Rounds:
     def done(self, source: BrokerId, message: Done, now: Instant) -> None:
         """A member has everything, durably.  [R5]"""
         running = self._current(message.round, message.attempt)
-        if running is None or not running.planned or source not in running.members:
+        if running is None or source not in running.members:
+            return
+        if not running.planned and source not in running.alone:
             return
         running.done.add(source)
-        if running.awaited:
-            return
-        self._finish(running, now)
+        if running.planned and not running.awaited:
+            self._finish(running, now)
 
     def _current(self, number: int, attempt: int) -> Round | None:
         running = self.round

@@ -62,7 +62,7 @@ def test_g16_by_request_never_splits_an_idempotent_producer() -> None:
 
 def test_r2_a_lower_epoch_is_fenced_and_a_higher_one_noted_first() -> None:
     group = ReplicaGroup()
-    late = RelayAppend(0, 0, False, bytes(_placed(group, 0)))
+    late = RelayAppend(0, 0, True, bytes(_placed(group, 0)))
     group.crash(0)
     group.pass_time(1000)
     assert group.at(1).files.known_epoch == 1
