@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from cluster_client import QUIET, Acked, in_sync, make_topic, read_all, until
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer
 from kafka import TopicPartition as OtherPartition
@@ -214,3 +214,61 @@ def test_a_topic_deleted_while_a_broker_was_down_leaves_nothing_there(tmp_path: 
         until(lambda: in_sync(cluster.bootstrap, "stays") == [0, 1, 2], "it did not come back")
         make_topic(cluster.bootstrap, "goes")
         assert read_all(cluster.bootstrap, "stays", 20, **{"auto.offset.reset": "earliest"})
+
+
+def leader_of(cluster: ClusterProcess) -> int:
+    return int(partitions(cluster, "t")[0][0]["original"])
+
+
+@EVERY_MODE
+def test_a_broker_that_returns_takes_its_partitions_back_and_nobody_is_hurt(
+    tmp_path: Path, mode: Mode
+) -> None:
+    """By itself after a second in sync, then by ElectLeaders; under load, without idempotence."""
+    option = "--preferred-after-s=1"
+    with ClusterProcess.start(tmp_path, option, mode=mode, session_ms=2_000) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+        made = NewTopic("t", 1, replica_assignment=[[1, 0, 2]])
+        admin.create_topics([made])["t"].result(20)
+        until(lambda: leader_of(cluster) == 1, "another was elected first")
+        every = Acked(cluster.bootstrap, "t", **{"enable.idempotence": False, "retries": 1_000})
+        every.send(20)
+        every.flush()
+        cluster.brokers[1].kill()
+        until(lambda: leader_of(cluster) != 1, "nobody took over")
+        cluster.restart(1)
+        until(lambda: in_sync(cluster.bootstrap, "t") == [0, 1, 2], "it did not come back")
+        every.send(500, 0.01)
+        every.flush()
+        until(lambda: leader_of(cluster) == 1, "it did not take the partition back")
+        assert not every.errors
+        found = read_all(cluster.bootstrap, "t", 520, **{"auto.offset.reset": "earliest"})
+        assert found == every.at, "nothing is lost, and nothing is there twice"
+        assert sorted(found) == list(range(520)), "no hole, no copy"
+        for broker in cluster.brokers:
+            assert "Traceback" not in broker.log.read_text()
+
+
+def test_elections_are_held_when_somebody_asks_for_them(tmp_path: Path) -> None:
+    option = "--preferred-after-s=0"
+    with ClusterProcess.start(tmp_path, option, session_ms=2_000) as cluster:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
+        made = NewTopic("t", 2, replica_assignment=[[2, 0, 1], [0, 1, 2]])
+        admin.create_topics([made])["t"].result(20)
+        until(lambda: leader_of(cluster) == 2, "another was elected first")
+        cluster.brokers[2].kill()
+        until(lambda: leader_of(cluster) != 2, "nobody took over")
+        place = TopicPartition("t", 0)
+        away = admin.elect_leaders(ElectionType.PREFERRED, [place]).result(20)[place]
+        assert away is not None
+        assert away.code() == KafkaError.PREFERRED_LEADER_NOT_AVAILABLE
+        cluster.restart(2)
+        until(lambda: in_sync(cluster.bootstrap, "t") == [0, 1, 2], "it did not come back")
+        time.sleep(1)
+        assert leader_of(cluster) != 2, "never by itself"
+        assert admin.elect_leaders(ElectionType.PREFERRED, [place]).result(20)[place] is None
+        assert leader_of(cluster) == 2
+        again = admin.elect_leaders(ElectionType.PREFERRED, [place]).result(20)[place]
+        assert again is not None
+        assert again.code() == KafkaError.ELECTION_NOT_NEEDED
+        assert admin.elect_leaders(ElectionType.PREFERRED).result(20) == {}

@@ -150,6 +150,9 @@ class CrudeReplica:
     def start_moved(self, now: Instant) -> Effects:
         return []
 
+    def hand_over(self, to: BrokerId, now: Instant) -> Effects:
+        return []
+
     def locked(self, now: Instant) -> Effects:
         return []
 

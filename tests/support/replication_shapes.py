@@ -11,6 +11,7 @@ from orderwire.broker.replication.settings import (
     OrphanPolicy,
     ReplicationSettings,
 )
+from orderwire.broker.replication.view import BrokerId
 from orderwire.broker.settings import Flush
 from orderwire.kernel import NS_PER_MS, stream
 from orderwire.sim.replication_clients import ProducerSettings
@@ -81,15 +82,19 @@ def drawn_run(
     draw = stream(seed, f"shape/{mode.value}")
     count = draw.choice(replicas)
     settings = drawn_settings(draw, mode)
+    producers = drawn_producers(draw, mode, count)
+    consumers = draw.randint(1, 2)
+    faults = drawn_faults(draw, without)
     return RunSettings(
         world=WorldSettings(
             replicas=count,
-            producers=drawn_producers(draw, mode, count),
-            consumers=draw.randint(1, 2),
+            preferred=draw.choice([None, BrokerId(0), BrokerId(count - 1)]),
+            producers=producers,
+            consumers=consumers,
             acks_one_durable=settings.flush is Flush.MESSAGE,
         ),
         replication=settings,
-        faults=drawn_faults(draw, without),
+        faults=faults,
         # A deposed active-standby original cuts its log back, as Kafka's does.
         acks_one_lost=mode is Mode.ACTIVE_STANDBY or settings.orphan_policy is OrphanPolicy.DROP,
         acks_one_committed=settings.orphan_policy is not OrphanPolicy.QUARANTINE,

@@ -33,6 +33,8 @@ class Question(IntEnum):
     """The original: one behind the last offset that was assigned."""
     START = 2
     """Any replica: where the log begins."""
+    HAND_OVER = 3
+    """The original: give the partition up to who is preferred; answered once it has begun."""
 
 
 Told: TypeAlias = Callable[[int | Refused], None]

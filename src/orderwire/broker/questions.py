@@ -64,6 +64,8 @@ class Questions:
                 done(self._assigned_end(partition))
             case Question.START:
                 done(partition.log.start_offset)
+            case Question.HAND_OVER:
+                done(self.hand_over(partition, now) or 0)
 
     def _assigned_end(self, partition: Partition) -> int | Refused:
         """Where the log ends, if nobody can have taken over from us without our knowing."""
@@ -76,6 +78,20 @@ class Questions:
         ):
             return _NOT_ORIGINAL
         return replica.assigned_end
+
+    def hand_over(self, partition: Partition, now: Instant) -> Refused | None:
+        """As original, give a partition up to who is preferred; None: it has begun."""
+        replicas, replica = self._replicas, partition.replica
+        if replica is None or replica.view is None or not replicas.is_original(partition):
+            return _NOT_ORIGINAL
+        preferred = replica.view.preferred
+        if preferred is None or preferred == replicas.me:
+            return Refused(ErrorCode.ELECTION_NOT_NEEDED, "the preferred replica is original")
+        if preferred not in replica.view.isr or not replicas.reaches(preferred):
+            message = f"broker {preferred} is not in sync, or out of reach"
+            return Refused(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, message)
+        replicas.carry_out(partition, replica.hand_over(preferred, now), now)
+        return None
 
     # -- asking -----------------------------------------------------------------------------
 

@@ -45,6 +45,8 @@ from orderwire.kernel import NS_PER_MS, Instant
 if TYPE_CHECKING:
     from orderwire.broker.node import Broker
 
+ELECTIONS_MAX = 100
+"""Requests that wait until one partition's preferred replica is original."""
 _TOO_EARLY = Refused(
     ErrorCode.NOT_ENOUGH_REPLICAS, "an earlier batch of this producer was refused: send it first"
 )
@@ -96,6 +98,8 @@ class Replicas:
         self._making = 0
         """Partitions of topics that are being made."""
         self._unready: dict[bytes, list[Callable[[], None]]] = {}
+        self._elections: dict[tuple[bytes, int], list[Done]] = {}
+        """Who waits until the preferred replica is original."""
         self._later: list[Callable[[Instant], None]] = []
         self._depth = 0
 
@@ -283,6 +287,18 @@ class Replicas:
         if partition is not None and partition.replica is not None:
             self.carry_out(partition, partition.replica.viewed(view, now), now)
         self._look_ready(topic_id)
+        waiting = self._elections.get((topic_id, index))
+        if waiting and view.original == view.preferred:
+            for done in self._elections.pop((topic_id, index)):
+                done(None)
+
+    def when_preferred(self, topic: Topic, index: int, done: Done) -> None:
+        """Call back when the preferred replica is original."""
+        waiting = self._elections.setdefault((topic.topic_id, index), [])
+        if len(waiting) >= ELECTIONS_MAX:
+            done(Refusal(ErrorCode.POLICY_VIOLATION, "too many wait for this election already"))
+        else:
+            waiting.append(done)
 
     def session_lost(self, now: Instant) -> None:
         """Stop being original of anything, at once.  [S004:4.6]"""
@@ -351,6 +367,8 @@ class Replicas:
     def gone(self, topic_id: bytes) -> None:
         """A topic was deleted: nobody waits for it any more."""
         self._unready.pop(topic_id, None)
+        for key in [each for each in self._elections if each[0] == topic_id]:
+            del self._elections[key]
 
     def when_ready(self, topic: Topic, then: Callable[[], None]) -> None:
         """Call back when a new topic is known here and each partition has an original."""

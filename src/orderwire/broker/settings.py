@@ -26,6 +26,9 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     replication: int = 3
     """In a cluster: copies of a topic whose creator did not say, as soon as there are so many
     brokers."""
+    preferred_after_ns: int = 30 * NS_PER_S
+    """In a cluster: a partition's preferred original that has been in sync for so long takes it
+    back; 0: only when somebody asks for it."""
     group_partitions: int = 4
     """In a cluster: partitions of the internal topic, each kept by one coordinator."""
     produce_wait_ns: int = 30 * NS_PER_S

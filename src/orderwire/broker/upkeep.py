@@ -1,4 +1,6 @@
-"""What a cluster's brokers do by themselves: give partitions the copies that they shall have."""
+"""What a cluster's brokers do by themselves: make copies that are missing, and give partitions back
+to their preferred originals.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -6,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from orderwire.broker.partitions import Partition
 from orderwire.broker.replication.view import BrokerId
 from orderwire.broker.topic_config import Refusal
 from orderwire.broker.topics import Topic
@@ -19,6 +22,8 @@ SETTLE_NS = NS_PER_S
 """Brokers and topics that have just come are left in peace for so long."""
 PERIOD_NS = 5 * NS_PER_S
 """How often is looked, whatever is told."""
+HAND_OVERS_MAX = 20
+"""Partitions that are given to their preferred originals at a time."""
 
 
 class Upkeep:
@@ -30,6 +35,8 @@ class Upkeep:
         self._look_at: Instant | None = None
         self._changing = False
         """Whether a change of a topic is under way."""
+        self._elsewhere: dict[Partition, Instant] = {}
+        """Since when we are original of what another should be, and could be."""
 
     def look_soon(self, now: Instant) -> None:
         """Something has changed: look when it has settled."""
@@ -45,8 +52,33 @@ class Upkeep:
         """Look, when it is time."""
         if self._look_at is None or now < self._look_at:
             return
-        self._look_at = Instant(now + PERIOD_NS)
+        after_ns = self._broker.settings.preferred_after_ns
+        self._look_at = Instant(now + min(PERIOD_NS, after_ns or PERIOD_NS))
         self._fill_up(now)
+        if after_ns:
+            self._give_back(now, after_ns)
+
+    def _give_back(self, now: Instant, after_ns: int) -> None:
+        """Let originals be where they should: who has been in sync, and reached, for so long takes
+        its partitions back, some at a time.  Who comes and goes gets nothing."""
+        replicas = self._replicas
+        before, self._elsewhere = self._elsewhere, {}
+        given = 0
+        for partition in self._broker.all_partitions():
+            view = None if partition.replica is None else partition.replica.view
+            if (
+                view is None
+                or view.original != replicas.me
+                or view.preferred in (None, replicas.me)
+                or view.preferred not in view.isr
+                or not replicas.reaches(view.preferred)
+            ):
+                continue
+            since = self._elsewhere[partition] = before.get(partition, now)
+            if now - since >= after_ns and given < HAND_OVERS_MAX:
+                given += 1
+                self._elsewhere[partition] = now  # should it stay, it is asked as much later
+                replicas.questions.hand_over(partition, now)
 
     def _fill_up(self, now: Instant) -> None:
         """Give one topic the copies that it lacks.

@@ -23,7 +23,7 @@ from orderwire.broker.topics import TopicSettings
 from orderwire.cli.broker_security import security_of, security_options
 from orderwire.cli.cluster_options import member_options, taken
 from orderwire.cli.output import EXIT_FAILED, emit, emit_json, progress
-from orderwire.kernel import NS_PER_MS
+from orderwire.kernel import NS_PER_MS, NS_PER_S
 from orderwire.kernel.errors import LocalProtocolError, OrderwireError
 
 _PORT_MAX = 65_535
@@ -60,6 +60,14 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
     type=click.IntRange(1, REPLICAS_MAX),
     help="In a cluster: copies of topics that do not say; missing ones follow when brokers come.",
 )
+@click.option(
+    "--preferred-after-s",
+    default=30,
+    show_default=True,
+    type=click.IntRange(0),
+    help="In a cluster: a partition's first replica that was in sync for so long takes it back as"
+    " original; 0: never by itself.",
+)
 @click.option("--auto-create/--no-auto-create", default=True, show_default=True)
 @click.option("--rebalance-delay-ms", default=300, show_default=True, type=click.IntRange(0))
 @click.option("--topic-config", multiple=True, metavar="KEY=VALUE", help="Default of all topics.")
@@ -78,6 +86,7 @@ def command(
     flush: str,
     partitions: int,
     replication: int,
+    preferred_after_s: int,
     auto_create: bool,
     rebalance_delay_ms: int,
     topic_config: tuple[str, ...],
@@ -119,6 +128,7 @@ def command(
             auto_create=auto_create, default_partitions=partitions, configs=defaults
         ),
         replication=replication,
+        preferred_after_ns=preferred_after_s * NS_PER_S,
         groups=GroupSettings(initial_rebalance_delay_ns=rebalance_delay_ms * NS_PER_MS),
     )
     try:

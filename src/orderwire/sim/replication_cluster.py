@@ -47,6 +47,8 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Who is there."""
 
     replicas: int = 3
+    preferred: BrokerId | None = None
+    """Who should be original."""
     producers: tuple[ProducerSettings, ...] = (ProducerSettings(),)
     consumers: int = 1
     coarse: bool = False
@@ -114,7 +116,7 @@ class Cluster:
         self.pending: dict[Step, None] = {}
         """Steps that are possible now, in the order in which they became so."""
         ids = tuple(BrokerId(each) for each in range(world.replicas))
-        self.znodes = PartitionZnodes(ids)
+        self.znodes = PartitionZnodes(ids, world.preferred)
         self.brokers = [Broker(each) for each in ids]
         self.queues: dict[tuple[int, int], deque[Any]] = {
             (a, b): deque() for a in ids for b in ids if a != b

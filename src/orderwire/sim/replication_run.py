@@ -72,6 +72,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     client_breaks: int = 0
     deletions: int = 0
     """Moves of the log's start."""
+    hand_overs: int = 0
+    """Originals that give their office to another, the preferred one where there is one."""
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -299,6 +301,12 @@ class ReplicationRun:
     def _do_deletions(self, _: Any) -> None:
         highs = [each.high_watermark for each in self.world.brokers]
         self.world.delete_records(self._fault.randint(0, max(highs)))
+
+    def _do_hand_overs(self, _: Any) -> None:
+        preferred = self.world.znodes.preferred
+        if preferred is None or preferred == self.world.znodes.original:
+            preferred = BrokerId(self._fault.randrange(len(self.world.brokers)))
+        self.world.hand_over(preferred)
 
     # Consumers.
 

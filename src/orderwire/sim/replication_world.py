@@ -189,6 +189,12 @@ class ReplicationWorld(Cluster):
         assert isinstance(start, int)
         self.on_event(told.LogStart(start))
 
+    def hand_over(self, to: int) -> None:
+        """The original gives its office to another."""
+        original = self.znodes.original
+        if original is not None and original != to:
+            self.call(original, lambda replica, now: replica.hand_over(BrokerId(to), now))
+
     # What can be seen from outside.
 
     def look(self, *, acks_one_lost: bool = False) -> None:

@@ -9,8 +9,9 @@ Session = int
 class PartitionZnodes:
     """One partition's znodes, and who is connected."""
 
-    def __init__(self, replicas: tuple[BrokerId, ...]) -> None:
+    def __init__(self, replicas: tuple[BrokerId, ...], preferred: BrokerId | None = None) -> None:
         self.replicas = replicas
+        self.preferred = preferred
         self.epoch = -1
         self.original: BrokerId | None = None
         self._owner: Session | None = None
@@ -26,7 +27,9 @@ class PartitionZnodes:
 
     def view(self) -> PartitionView:
         """What a read would say now."""
-        return PartitionView(self.epoch, self.original, self.isr, self.version, self.replicas)
+        return PartitionView(
+            self.epoch, self.original, self.isr, self.version, self.replicas, self.preferred
+        )
 
     def begin_session(self, broker: BrokerId) -> Session:
         """A broker connects anew."""

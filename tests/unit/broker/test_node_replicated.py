@@ -45,6 +45,7 @@ from orderwire.broker.wire.generated.delete_records import (
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from orderwire.broker.wire.generated.elect_leaders import ElectLeadersRequest, TopicPartitions
 from orderwire.broker.wire.generated.fetch import FetchPartition, FetchRequest, FetchTopic
 from orderwire.broker.wire.generated.incremental_alter_configs import (
     AlterableConfig,
@@ -100,6 +101,8 @@ class Puppet:
         self.settings: ReplicationSettings | None = None
         self.starts: list[int] = []
         """Log starts that the others were to be told."""
+        self.given: list[BrokerId] = []
+        """To whom it was to give its office."""
         self.at_once: Appended | Refused | None = None
 
     def produce(
@@ -118,6 +121,10 @@ class Puppet:
 
     def viewed(self, view: PartitionView, now: Instant) -> Effects:
         self.view = view
+        return []
+
+    def hand_over(self, to: BrokerId, now: Instant) -> Effects:
+        self.given.append(to)
         return []
 
     def start_moved(self, now: Instant) -> Effects:
@@ -1101,3 +1108,65 @@ def test_a_broker_that_was_just_killed_is_not_called_controller() -> None:
     assert controller() == 0
     replicas.disconnected(BrokerId(0), world.now)
     assert controller() == 1
+
+
+def elect(world: World, *places: int, kind: int = 0, everything: bool = False) -> tuple[int, Any]:
+    asked = None if everything else [TopicPartitions("t", list(places))]
+    return world.send(ApiKey.ELECT_LEADERS, 2, ElectLeadersRequest(kind, asked, 1_000))
+
+
+def held(done: Any) -> list[tuple[int, int]]:
+    answer = decode(ApiKey.ELECT_LEADERS, 2, done)
+    assert answer.error_code == 0
+    return [
+        (one.partition_id, one.error_code)
+        for topic in answer.replica_election_results
+        for one in topic.partition_result
+    ]
+
+
+@pytest.mark.parametrize("original", [0, 1])
+@pytest.mark.parametrize("everything", [False, True])
+def test_an_election_is_answered_when_the_preferred_replica_is_original(
+    original: int, everything: bool
+) -> None:
+    world = World(original=original)
+    view = msgspec.structs.replace(world.cluster.of, preferred=BrokerId(2))
+    world.cluster.of = world.replica.view = view
+    assert world.broker.replicas is not None
+    world.broker.replicas.connected(BrokerId(2), world.now)
+    token, done = elect(world, 0, everything=everything)
+    assert done is Outcome.PARKED
+    if original == 0:
+        assert world.replica.given == [2]
+    else:
+        assert world.cluster.answer(Question.HAND_OVER, 0) == [1]
+        assert world.replica.given == []
+    world.take()
+    assert token not in world.late
+    changed = msgspec.structs.replace(view, original=BrokerId(2), epoch=4)
+    world.cluster.of = changed
+    world.broker.replicas.viewed(ID, 0, changed, world.now)
+    world.take()
+    assert held(world.late[token]) == [(0, 0)]
+    again = elect(world, 0, everything=everything)[1]
+    assert held(again) == ([] if everything else [(0, ErrorCode.ELECTION_NOT_NEEDED)])
+
+
+def test_an_election_that_cannot_be_held_is_refused() -> None:
+    world = World(original=1)
+    view = msgspec.structs.replace(world.cluster.of, preferred=BrokerId(2), isr=ALL[:2])
+    world.cluster.of = world.replica.view = view
+    away = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert held(elect(world, 0, 5)[1]) == [(0, away), (5, unknown)]
+    unclean = decode(ApiKey.ELECT_LEADERS, 2, elect(world, 0, kind=1)[1])
+    assert unclean.error_code == ErrorCode.INVALID_REQUEST
+    world.cluster.of = msgspec.structs.replace(view, isr=ALL)
+    token, _ = elect(world, 0)
+    world.cluster.answer(Question.HAND_OVER, Refused(away, "not reached"))
+    world.take()
+    assert held(world.late[token]) == [(0, away)]
+    token, _ = elect(world, 0)
+    world.wait(1_000 * NS_PER_MS)
+    assert held(world.late[token]) == [(0, ErrorCode.REQUEST_TIMED_OUT)]

@@ -3,13 +3,16 @@
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
+
 from orderwire.broker.cluster import BrokerAddress, Done, placed
 from orderwire.broker.error_codes import ErrorCode
-from orderwire.broker.replication.view import BrokerId
+from orderwire.broker.replication.view import BrokerId, PartitionView
+from orderwire.broker.settings import BrokerSettings
 from orderwire.broker.topic_config import Refusal
 from orderwire.broker.topics import Topic
 from orderwire.broker.upkeep import PERIOD_NS, SETTLE_NS, Upkeep, filled_up
-from orderwire.kernel import Instant
+from orderwire.kernel import NS_PER_S, Instant
 
 NOW = Instant(1_700_000_000_000_000_000)
 
@@ -45,6 +48,61 @@ def test_missing_copies_go_to_who_has_fewest() -> None:
     assert filled_up(dead, ids(0, 1, 2), [dead]) is None, "who is away comes back"
 
 
+class Held:
+    def __init__(self, view: PartitionView) -> None:
+        self.replica: Any = SimpleNamespace(view=view)
+
+
+class Handing:
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+
+    def hand_over(self, partition: Any, now: Instant) -> None:
+        self.asked.append(partition)
+
+
+def test_a_preferred_original_that_stays_in_sync_gets_its_partition_back() -> None:
+    here, there = BrokerId(0), BrokerId(2)
+    view = PartitionView(3, here, (here, there), 1, (here, there), there)
+    partition = Held(view)
+    questions = Handing()
+    reached = [True]
+    broker: Any = SimpleNamespace(
+        topics=[],
+        all_partitions=lambda: iter([partition]),
+        settings=BrokerSettings(preferred_after_ns=20 * NS_PER_S),
+    )
+    replicas: Any = SimpleNamespace(
+        cluster=Cluster(), me=here, questions=questions, reaches=lambda one: reached[0]
+    )
+    upkeep = Upkeep(broker, replicas)
+    upkeep.look_soon(NOW)
+
+    def after(seconds: int) -> int:
+        now = Instant(NOW + seconds * NS_PER_S)
+        while (due := upkeep.next_deadline()) is not None and due <= now:
+            upkeep.wake(due)
+        return len(questions.asked)
+
+    assert after(19) == 0, "it has only just been in sync"
+    assert after(22) == 1
+    assert after(39) == 1, "it was tried"
+    assert after(43) == 2, "it is tried again"
+    reached[0] = False
+    assert after(80) == 2
+    reached[0] = True
+    assert after(98) == 2, "who comes and goes gets nothing"
+    partition.replica.view = msgspec.structs.replace(view, isr=(here,))
+    assert after(140) == 2
+    partition.replica.view = msgspec.structs.replace(view, preferred=here)
+    assert after(180) == 2
+    partition.replica.view = msgspec.structs.replace(view, original=there)
+    assert after(220) == 2
+    partition.replica.view = view
+    broker.settings = BrokerSettings(preferred_after_ns=0)
+    assert after(400) == 2, "never by itself"
+
+
 class Cluster:
     me = BrokerId(0)
 
@@ -65,7 +123,9 @@ class Cluster:
 
 def kept(cluster: Cluster, *topics: Topic) -> tuple[Upkeep, list[Topic]]:
     known = list(topics)
-    broker: Any = SimpleNamespace(topics=known, all_partitions=lambda: iter(()))
+    broker: Any = SimpleNamespace(
+        topics=known, all_partitions=lambda: iter(()), settings=BrokerSettings()
+    )
     replicas: Any = SimpleNamespace(cluster=cluster, me=cluster.me)
     return Upkeep(broker, replicas), known
 

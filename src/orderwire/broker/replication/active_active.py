@@ -75,8 +75,10 @@ class ActiveActiveReplica:
         self.settings = settings
         self.log = PartitionLog.open(storage, log_config, now // NS_PER_MS)
         self.files = self.open_files(storage)
-        self.office = Office(me, settings.round_timeout_ns, self.files.kept)
         self.links = Links()
+        self.office = Office(
+            me, settings.round_timeout_ns, self.files.kept, self.links.is_connected
+        )
         self.out = Outbox(me)
         self.member = self.make_member()
         self.rejoining = Rejoining(self.member, self.office, self.links, settings, self.out)
@@ -144,7 +146,7 @@ class ActiveActiveReplica:
         """Take what ZooKeeper says."""
         before = self.office.isr
         epoch_before = self.office.epoch
-        effects = self.office.viewed(view)
+        effects = self.office.viewed(view, now)
         if effects is None:
             return []
         self.out.extend(effects)
@@ -262,6 +264,27 @@ class ActiveActiveReplica:
         if self.rounds is not None and self.takes_produce:
             self.rounds.tell_all_committed()
         return self._finish(now)
+
+    def hand_over(self, to: BrokerId, now: Instant) -> Effects:
+        """Give the epoch up, once a round has committed all and everybody is answered."""
+        if self.takes_produce and self.office.leave(to, now):
+            assert self.original is not None
+            self.original.round_wanted = True
+        return self._finish(now)
+
+    def _leave(self, now: Instant) -> None:
+        original, rounds = self.original, self.rounds
+        if (
+            original is not None
+            and rounds is not None
+            and self.office.leaves(now)
+            and not self.office.changing
+            and rounds.round is None
+            and not original.assigned.waiting
+            and original.next_offset == self.files.committed
+        ):
+            self.out.extend(self.office.resign())
+            self._depose("another is preferred")
 
     def locked(self, now: Instant) -> Effects:
         """Somebody made a child of `lock`: a request, and a sign of life.  [G2, G11]"""
@@ -393,7 +416,12 @@ class ActiveActiveReplica:
 
     def next_deadline(self) -> Instant | None:
         """When `wake` is next due."""
-        times = [self.rejoining.next_deadline(), self.republisher.next_deadline(), self._lock_at()]
+        times = [
+            self.office.next_deadline(),
+            self.rejoining.next_deadline(),
+            self.republisher.next_deadline(),
+            self._lock_at(),
+        ]
         if self.rounds is not None:
             times.append(self.rounds.next_deadline(self._now))
         return min((each for each in times if each is not None), default=None)
@@ -420,6 +448,7 @@ class ActiveActiveReplica:
         if lock_at is not None and now >= lock_at:
             self._locked_at = now
             self.out.add(Lock())
+        self.out.extend(self.office.wake(now))
         while True:
             while self.out.mine:
                 self._receive(self.me, self.out.mine.popleft(), now)  # type: ignore[arg-type]
@@ -430,6 +459,7 @@ class ActiveActiveReplica:
             self.rejoining.step(now)
             self.republisher.step(now)
             if not self.out.mine:
+                self._leave(now)
                 return self.out.take()
 
     # The rest.

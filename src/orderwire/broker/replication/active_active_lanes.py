@@ -91,8 +91,10 @@ class ActiveActiveLanes:
         last = self.store.last
         hint = min(max(last.committed, self.store.kept.high_watermark), last.end_offset)
         self.high_watermark = max(hint, log.start_offset)
-        self.office = Office(me, settings.round_timeout_ns, self.store.kept)
         self.links: set[BrokerId] = set()
+        self.office = Office(
+            me, settings.round_timeout_ns, self.store.kept, self.links.__contains__
+        )
         self.lost_at: dict[int, Instant] = {}
         """When a connection that was there broke."""
         self.producers = LaneProducers(log.config.producers_max)
@@ -170,12 +172,10 @@ class ActiveActiveLanes:
     def viewed(self, view: PartitionView, now: Instant) -> Effects:
         """Take what ZooKeeper says."""
         office = self.office
-        said = office.viewed(view)
+        said = office.viewed(view, now)
         if said is None:
             return []
-        effects: Effects = [
-            each for each in said if self.store.last.whole or not isinstance(each, Elect)
-        ]
+        effects = self._whole(said)
         fresh = view.epoch > self.known_epoch
         self.raise_epoch(view.epoch)
         if self.original is not None and office.epoch != self.original.epoch:
@@ -195,6 +195,12 @@ class ActiveActiveLanes:
         if last.whole and last.epoch == self.known_epoch:
             self.open_lane()
         return effects + self.push(now)
+
+    def _whole(self, effects: Effects) -> Effects:
+        """Leave out an election that we should not win: we do not know what our log is."""
+        if self.store.last.whole:
+            return effects
+        return [each for each in effects if not isinstance(each, Elect)]
 
     def configure(self, settings: ReplicationSettings, now: Instant) -> Effects:
         """Go on with other settings."""
@@ -441,6 +447,18 @@ class ActiveActiveLanes:
         """Tell the members where our log begins."""
         return [] if self.original is None else self.original.start_moved()
 
+    def hand_over(self, to: BrokerId, now: Instant) -> Effects:
+        """Give the epoch up between two rounds; what waits in lanes the next original orders."""
+        original = self.original
+        if original is None or not original.recovered or not self.office.leave(to, now):
+            return []
+        return original.go_on(now)
+
+    def leave(self) -> Effects:
+        """Nothing of ours is open."""
+        resigned = self.office.resign()
+        return resigned + self._depose("another is preferred")
+
     def locked(self, now: Instant) -> Effects:
         """Rounds need no request by ZooKeeper here."""
         return []
@@ -468,7 +486,7 @@ class ActiveActiveLanes:
 
     def wake(self, now: Instant) -> Effects:
         """Act on every deadline at or before `now`."""
-        effects = self.office.wake(now)
+        effects = self._whole(self.office.wake(now))
         if self.original is not None:
             effects += self.original.wake(now)
         return effects + self.member.wake(now)

@@ -216,7 +216,20 @@ class LaneOriginal:
             effects += self._finish_round(now)
             effects += self._admit(now)
             effects += self._maybe_round(now)
+            effects += self._leave(now)
         return effects
+
+    def _leave(self, now: Instant) -> Effects:
+        """Give the epoch up, if that is wanted and everything that was proposed is committed."""
+        office = self._replica.office
+        if (
+            not office.leaves(now)
+            or office.changing
+            or not (self._complete and self.recovered)
+            or self.committed_round < self.round
+        ):
+            return []
+        return self._replica.leave()
 
     def _collected(self, now: Instant) -> Effects:
         isr = self._replica.isr
@@ -312,7 +325,7 @@ class LaneOriginal:
         """Order what came meanwhile, as soon as anything did.  [R9]"""
         if not self._complete or not self.recovered or now < self._next_round:
             return []
-        if not self._pending():
+        if not self._pending() or self._replica.office.leaving is not None:
             return []
         return self._order(now)
 
@@ -423,6 +436,12 @@ class LaneOriginal:
         due: list[Instant] = []
         if not self._replica.office.changing:
             due = [self._limit(each) for each in self._late()]
-        if self.phase is Phase.ORDERING and self._complete and self.recovered and self._pending():
+        if (
+            self.phase is Phase.ORDERING
+            and self._complete
+            and self.recovered
+            and self._pending()
+            and self._replica.office.leaving is None
+        ):
             due.append(self._next_round)
         return min(due, default=None)

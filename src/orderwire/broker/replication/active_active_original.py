@@ -174,6 +174,8 @@ class Original:
         """Why nothing can be taken now."""
         if not self.active:
             return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the partition is being recovered")
+        if self.office.leaving is not None:
+            return Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "another becomes original")
         if acks == _ALL and len(self.office.isr) < self.settings.min_insync_replicas:
             return Refused(
                 ErrorCode.NOT_ENOUGH_REPLICAS,

@@ -126,7 +126,6 @@ class Rounds:
 
     def step(self, now: Instant) -> None:
         """Do what can be done now."""
-        self.out.extend(self.office.wake(now))
         self._remove_late(now)
         self._let_in(now)
         if self.round is None:
@@ -137,7 +136,7 @@ class Rounds:
 
     def next_deadline(self, now: Instant) -> Instant | None:
         """When something is due."""
-        times: list[Instant | None] = [self.office.next_deadline(), self._retry_at]
+        times: list[Instant | None] = [self._retry_at]
         for each in self.office.isr:
             if each != self.office.me and not self.links.up(each) and not self.office.changing:
                 since = self.links.silent_since(each, now)

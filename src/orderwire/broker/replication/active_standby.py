@@ -71,9 +71,11 @@ class ActiveStandby:
         self.log = PartitionLog.open(storage, log, now // NS_PER_MS)
         self.settings = settings
         self._kept = Kept(storage)
-        self._office = Office(me, settings.round_timeout_ns, self._kept)
-        self._own = Own(self.log, self._kept, settings.flush, now)
         self._connected: set[BrokerId] = set()
+        self._office = Office(
+            me, settings.round_timeout_ns, self._kept, self._connected.__contains__
+        )
+        self._own = Own(self.log, self._kept, settings.flush, now)
         self._waiting = Waiting()
         # As original.
         self._term: Term | None = None
@@ -139,19 +141,13 @@ class ActiveStandby:
     def viewed(self, view: PartitionView, now: Instant) -> Effects:
         """Take what ZooKeeper says.  [R5, R7]"""
         before = self._office.isr
-        answer = self._office.viewed(view)
+        answer = self._office.viewed(view, now)
         if answer is None:
             return []
         effects: Effects = []
         if self._term is not None and self._office.epoch != self._term.epoch:
             effects += self._end_term("another epoch has begun")
-        for effect in answer:
-            if isinstance(effect, Elect) and effect.epoch < 0:
-                self._own.doubtful = False  # nothing was ever committed
-            if isinstance(effect, Elect) and self._own.doubtful:
-                self._contend_at = self._contend_at or Instant(now + self.settings.round_timeout_ns)
-            else:
-                effects.append(effect)
+        effects += self._doubted(answer, now)
         if view.original is not None or self.me not in view.isr:
             self._contend_at = None
         if self._office.epoch is not None and self._term is None:
@@ -171,6 +167,18 @@ class ActiveStandby:
             ]
             effects += self._move(now) + self._tend(now)
         return effects
+
+    def _doubted(self, effects: Effects, now: Instant) -> Effects:
+        """Leave out an election that we should not win yet."""
+        left: Effects = []
+        for effect in effects:
+            if isinstance(effect, Elect) and effect.epoch < 0:
+                self._own.doubtful = False  # nothing was ever committed
+            if isinstance(effect, Elect) and self._own.doubtful:
+                self._contend_at = self._contend_at or Instant(now + self.settings.round_timeout_ns)
+            else:
+                left.append(effect)
+        return left
 
     def configure(self, settings: ReplicationSettings, now: Instant) -> Effects:
         """Go on with other settings: S may move at once, a member may be late at once."""
@@ -240,6 +248,8 @@ class ActiveStandby:
         term, view = self._term, self._office.view
         if term is None or view is None:
             return [_refused(token, ErrorCode.NOT_LEADER_OR_FOLLOWER, "this is not the original")]
+        if self._office.leaving is not None:
+            return [_refused(token, ErrorCode.NOT_LEADER_OR_FOLLOWER, "another becomes original")]
         least = self.settings.min_insync_replicas
         if acks != 1 and (count := term.reachable(view.isr)) < least:
             return [
@@ -289,6 +299,22 @@ class ActiveStandby:
     def start_moved(self, now: Instant) -> Effects:
         """Tell the followers where our log begins."""
         return [] if self._term is None else self._push_all(self._term)
+
+    def hand_over(self, to: BrokerId, now: Instant) -> Effects:
+        """Give the term up, once all is committed and answered."""
+        return self._leave(now) if self._office.leave(to, now) else []
+
+    def _leave(self, now: Instant) -> Effects:
+        if (
+            self._term is None
+            or not self._office.leaves(now)
+            or self._office.changing
+            or len(self._waiting)
+            or self._own.high_watermark < self.log.end_offset
+        ):
+            return []
+        resigned = self._office.resign()
+        return resigned + self._end_term("another is preferred")
 
     def locked(self, now: Instant) -> Effects:
         """There are no rounds."""
@@ -364,7 +390,8 @@ class ActiveStandby:
             effects += self._own.advance(term.everybody_has(members, mine), now)
             if effects:
                 effects += self._push_all(term)
-        return effects + self._waiting.due(self._own.high_watermark, mine)
+        effects += self._waiting.due(self._own.high_watermark, mine)
+        return effects + self._leave(now)
 
     def _tend(self, now: Instant) -> Effects:
         """Change the in-sync set, should somebody be too late or have caught up.  [R5, R8]"""
@@ -412,7 +439,7 @@ class ActiveStandby:
 
     def wake(self, now: Instant) -> Effects:
         """Act on every deadline at or before `now`."""
-        effects = self._office.wake(now)
+        effects = self._doubted(self._office.wake(now), now) + self._leave(now)
         view = self._office.view
         if self._contend_at is not None and self._contend_at <= now and view is not None:
             self._contend_at = None

@@ -31,6 +31,10 @@ class Links:
         """Whether what is sent arrives, as far as we know."""
         return broker in self._heard
 
+    def is_connected(self, broker: BrokerId) -> bool:
+        """Whether there is a connection to its broker, heard or not."""
+        return broker in self._connected
+
     def connected(self, broker: BrokerId) -> None:
         """There is a connection; nothing was heard over it."""
         self._connected.add(broker)

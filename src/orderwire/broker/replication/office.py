@@ -4,17 +4,35 @@ What ZooKeeper says comes in as views; what we want of it goes out as effects.  
 replicated partition uses it.  [R2, R5, R7, S004:4.6]
 """
 
+from collections.abc import Callable
+
+import msgspec
+
 from orderwire.broker.replication.effects import ChangeIsr, Effects, Elect, Resign
 from orderwire.broker.replication.kept import Kept
 from orderwire.broker.replication.view import BrokerId, PartitionView
-from orderwire.kernel import Instant
+from orderwire.kernel import NS_PER_MS, Instant
+
+PRECEDENCE_NS = 250 * NS_PER_MS
+"""So long the others leave an election to the preferred original, where they reach it."""
+
+
+class Leaving(msgspec.Struct, frozen=True):
+    """An original gives its office to another once nothing of its own is open."""
+
+    to: BrokerId
+    until: Instant
+    """Then it stays."""
 
 
 class Office:
     """One replica's view of a partition's offices."""
 
-    def __init__(self, me: BrokerId, retry_ns: int, kept: Kept) -> None:
+    def __init__(
+        self, me: BrokerId, retry_ns: int, kept: Kept, reaches: Callable[[BrokerId], bool]
+    ) -> None:
         self.me = me
+        self._reaches = reaches
         self._kept = kept
         self.view: PartitionView | None = None
         """The newest that we were told."""
@@ -25,6 +43,12 @@ class Office:
         self._electing: int | None = None
         self._changing: ChangeIsr | None = None
         self._asked_at: Instant = Instant(0)
+        self._wait_until: Instant | None = None
+        """Until then the preferred original goes first."""
+        self._waited = -1
+        """In this epoch it has had its time, or has just gone."""
+        self.leaving: Leaving | None = None
+        """To whom we give our epoch up."""
 
     @property
     def isr(self) -> tuple[BrokerId, ...]:
@@ -46,7 +70,7 @@ class Office:
         """Whether a change of the in-sync set may still come true."""
         return self._changing is not None
 
-    def viewed(self, view: PartitionView) -> Effects | None:
+    def viewed(self, view: PartitionView, now: Instant) -> Effects | None:
         """Take a view; None when it is older than what we know.  `epoch` says what we are now.
 
         A member that has lost its disk does not contend: what is committed would be gone with it.
@@ -68,7 +92,7 @@ class Office:
         ):
             self._changing = None
         if self.epoch is not None and (view.epoch != self.epoch or view.original != self.me):
-            self.epoch = None
+            self.epoch = self.leaving = None
         electing = self._electing
         if view.original == self.me and self.epoch is None:
             if electing is not None and view.epoch == electing + 1:
@@ -77,16 +101,59 @@ class Office:
                 effects.append(Resign(view.epoch))
         if view.epoch < 0 or self.me not in view.isr:
             self._kept.settle()
-        if view.original is None and self.me in view.isr and not self._kept.is_blank:
-            self._electing = view.epoch
-            effects.append(Elect(view.epoch))
-        else:
-            self._electing = None
+        if old is not None and old.original is not None and old.original == view.preferred:
+            self._waited = max(self._waited, old.epoch)
+        self._electing = None
+        if not self._may_contend(view):
+            self._wait_until = None
+        elif not self._gives_precedence(view, now):
+            effects += self._contend(view)
         return effects
+
+    def _may_contend(self, view: PartitionView) -> bool:
+        return view.original is None and self.me in view.isr and not self._kept.is_blank
+
+    def _contend(self, view: PartitionView) -> Effects:
+        self._wait_until = None
+        self._electing = view.epoch
+        return [Elect(view.epoch)]
+
+    def _gives_precedence(self, view: PartitionView, now: Instant) -> bool:
+        """Whether another should be elected who can be: so originals go back to where they should
+        be when somebody gives one up, or ends.  It costs at most this time."""
+        preferred = view.preferred
+        if (
+            preferred is None
+            or preferred == self.me
+            or preferred not in view.isr
+            or self._waited >= view.epoch
+            or not self._reaches(preferred)
+        ):
+            return False
+        if self._wait_until is None:
+            self._wait_until = Instant(now + PRECEDENCE_NS)
+        return now < self._wait_until
 
     def lose(self) -> None:
         """The session has ended, or may have: we are nothing any more."""
-        self.epoch = self._electing = self._changing = None
+        self.epoch = self._electing = self._changing = self._wait_until = self.leaving = None
+
+    def leave(self, to: BrokerId, now: Instant) -> bool:
+        """As original, begin to give the epoch up to a member that is reached; False: it cannot be
+        now.  Who asks ends it by `left`."""
+        if self.epoch is None or to == self.me or to not in self.isr or not self._reaches(to):
+            return False
+        self.leaving = Leaving(to, Instant(now + self.retry_ns // 2))
+        return True
+
+    def leaves(self, now: Instant) -> bool:
+        """Whether we still want to go, and somebody is there to take over."""
+        leaving = self.leaving
+        if leaving is None:
+            return False
+        if now >= leaving.until or leaving.to not in self.isr or not self._reaches(leaving.to):
+            self.leaving = None
+        return self.leaving is not None
 
     def resign(self) -> Effects:
         """Give up being original."""
@@ -107,7 +174,14 @@ class Office:
         return [self._changing]
 
     def wake(self, now: Instant) -> Effects:
-        """Ask again for what nobody has answered: the request may be lost."""
+        """Contend, when who is preferred has had its time; ask again for what nobody has answered:
+        the request may be lost."""
+        view = self.view
+        if self._wait_until is not None and now >= self._wait_until and view is not None:
+            self._wait_until = None
+            self._waited = max(self._waited, view.epoch)
+            if self._may_contend(view):
+                return self._contend(view)
         changing = self._changing
         if changing is None or now < self._asked_at + self.retry_ns:
             return []
@@ -116,7 +190,10 @@ class Office:
 
     def next_deadline(self) -> Instant | None:
         """When `wake` is next due."""
-        return None if self._changing is None else Instant(self._asked_at + self.retry_ns)
+        due = [self._wait_until, None if self.leaving is None else self.leaving.until]
+        if self._changing is not None:
+            due.append(Instant(self._asked_at + self.retry_ns))
+        return min((each for each in due if each is not None), default=None)
 
 
 def _age(view: PartitionView) -> tuple[int, int, bool]:

@@ -98,6 +98,11 @@ class Replica(Protocol):
         """The log begins later than before: as original, tell the others at once."""
         ...
 
+    def hand_over(self, to: BrokerId, now: Instant) -> Effects:
+        """As original, give the partition up to this member: take no more requests, answer those
+        that were taken, and resign once all is committed.  If that takes too long, stay."""
+        ...
+
     def locked(self, now: Instant) -> Effects:
         """Somebody made a child of `lock`: a request for a round.  [R9]"""
         ...

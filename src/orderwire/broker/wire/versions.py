@@ -41,6 +41,7 @@ SERVED = (
     ServedApi("SaslAuthenticate", 0, 2),
     ServedApi("CreatePartitions", 0, 3),
     ServedApi("DeleteGroups", 0, 2),
+    ServedApi("ElectLeaders", 0, 2),
     ServedApi("IncrementalAlterConfigs", 0, 1),
     ServedApi("DescribeCluster", 0, 1),
     ServedApi("DescribeAcls", 1, 3),

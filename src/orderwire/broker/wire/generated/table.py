@@ -22,6 +22,7 @@ from orderwire.broker.wire.generated import (
     describe_configs,
     describe_groups,
     describe_user_scram_credentials,
+    elect_leaders,
     fetch,
     find_coordinator,
     heartbeat,
@@ -59,6 +60,7 @@ class ApiKey(enum.IntEnum):
     DESCRIBE_CONFIGS = 32
     DESCRIBE_GROUPS = 15
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ELECT_LEADERS = 43
     FETCH = 1
     FIND_COORDINATOR = 10
     HEARTBEAT = 12
@@ -402,6 +404,18 @@ APIS: tuple[Api, ...] = (
         encode_request=delete_groups.encode_delete_groups_request,
         decode_response=delete_groups.decode_delete_groups_response,
         encode_response=delete_groups.encode_delete_groups_response,
+    ),
+    Api(
+        key=43,
+        name="ElectLeaders",
+        oldest=0,
+        newest=2,
+        advertised_oldest=0,
+        flexible_from=2,
+        decode_request=elect_leaders.decode_elect_leaders_request,
+        encode_request=elect_leaders.encode_elect_leaders_request,
+        decode_response=elect_leaders.decode_elect_leaders_response,
+        encode_response=elect_leaders.encode_elect_leaders_response,
     ),
     Api(
         key=44,
