@@ -25,6 +25,8 @@ from confluent_kafka.admin import (
 from orderwire.aio.cluster_process import ClusterProcess
 from orderwire.aio.cluster_status import ask_status
 from orderwire.aio.discovery_tls import Credentials
+from orderwire.aio.zookeeper_client import ZookeeperClient
+from orderwire.broker.coordination.layout import USERS
 from orderwire.broker.replication.settings import Mode
 from orderwire.kernel import OrderwireError
 
@@ -130,3 +132,30 @@ def test_brokers_show_certificates_to_each_other(guarded: Guarded, tmp_path: Pat
     for credentials in (None, stranger):
         with pytest.raises((OSError, TimeoutError, OrderwireError)):
             asyncio.run(ask_status(internal, credentials))
+
+
+def test_a_restarted_broker_does_not_set_users_again_who_are_known(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.write_text("anna=secret\n")
+    users.chmod(0o600)
+    options = (f"--sasl={MECHANISM}", f"--users={users}")
+    with ClusterProcess.start(tmp_path / "cluster", *options) as cluster:
+
+        def version() -> int:
+            async def read() -> int:
+                async with ZookeeperClient(cluster.zookeeper) as client:
+                    return (await client.get(f"{USERS}/anna")).version
+
+            return asyncio.run(read())
+
+        before = version()
+        cluster.brokers[1].kill()
+        cluster.restart(1)
+        assert version() == before
+        users.write_text("anna=another\n")
+        cluster.brokers[1].kill()
+        cluster.restart(1)
+        assert version() == before + 1
+        cluster.brokers[2].kill()
+        cluster.restart(2)
+        assert version() == before + 1, "the first has told it already"

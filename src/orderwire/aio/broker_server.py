@@ -27,6 +27,7 @@ from orderwire.broker.parked import Aside
 from orderwire.broker.replicas import OpenReplica, ReplicaOf
 from orderwire.broker.replication.replica import Replica
 from orderwire.broker.replies import Reply
+from orderwire.broker.security.credentials import SALT_BYTES, credentials_unless
 from orderwire.broker.security.guard import FileSecurityStore, Guard, SecuritySettings
 from orderwire.broker.security.login import Login
 from orderwire.broker.settings import BrokerSettings
@@ -77,6 +78,10 @@ class BrokerLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 class BrokerFailed(OrderwireError):
     """The broker had to stop: its disk failed, and nothing more may be promised."""
+
+
+def _salt() -> bytes:
+    return secrets.token_bytes(SALT_BYTES)
 
 
 ReplicaOpener: TypeAlias = Callable[[ReplicaOf, Storage, Instant], Replica]
@@ -275,15 +280,21 @@ class BrokerServer:
 
     # -- connections ------------------------------------------------------------------------
 
-    async def set_users(self, users: Mapping[str, Mapping[str, str]]) -> None:
-        """Let these users have these credentials, mechanism → text.
+    async def set_users(self, passwords: Mapping[str, str]) -> None:
+        """Let these users have these passwords; who has it already keeps what is stored.
 
         Raises BrokerFailed when they cannot be kept.
         """
         guard = self._guard
-        for name, texts in users.items():
+        for name, password in passwords.items():
             assert guard is not None
             assert guard.store is not None
+            known = dict(guard.accounts.users.get(name, {}))
+            texts = await self.loop.run_in_executor(
+                None, credentials_unless, known, password, _salt
+            )
+            if texts is None:
+                continue
             kept: asyncio.Future[Refusal | None] = self.loop.create_future()
             guard.store.put_user(name, texts, kept.set_result)
             refusal = await kept

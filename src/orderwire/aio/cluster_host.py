@@ -21,7 +21,17 @@ from orderwire.broker.cluster import Told as Answered
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log import Refused, StorageError
 from orderwire.broker.replicas import mode_of
-from orderwire.broker.replication.effects import Committed, Effect, Event, Note, RoundOpened, Tell
+from orderwire.broker.replication.effects import (
+    Committed,
+    Effect,
+    Event,
+    Note,
+    Orphaned,
+    Republished,
+    RoundOpened,
+    Sealed,
+    Tell,
+)
 from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.broker.security.guard import Guard
 from orderwire.broker.topic_config import Refusal
@@ -31,6 +41,8 @@ if TYPE_CHECKING:
     from orderwire.aio.broker_server import BrokerServer
 
 _LOG = logging.getLogger(__name__)
+_OFTEN = (RoundOpened, Committed, Sealed, Orphaned, Republished)
+"""What happens to rounds and batches: as many lines as there is load."""
 QUESTIONS_MAX = 10_000
 """Questions to other brokers that wait for their answers."""
 _OUT_OF_REACH = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the other broker is out of reach")
@@ -274,8 +286,8 @@ class ClusterHost:
 
     def _note(self, topic: Topic, index: int, event: Event) -> None:
         self.events[type(event).__name__] += 1
-        if not isinstance(event, RoundOpened | Committed):
-            _LOG.info("%s-%d: %s", topic.name, index, event)
+        often = isinstance(event, _OFTEN)
+        _LOG.log(logging.DEBUG if often else logging.INFO, "%s-%d: %s", topic.name, index, event)
         if self._on_event is not None:
             self._on_event(topic.name, index, event)
 

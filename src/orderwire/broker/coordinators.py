@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 _READ_BYTES = 4 << 20
 _RECORDS_PER_BATCH_MAX = 10_000
 _BYTES_PER_BATCH = 1 << 20
-_SNAPSHOT_BYTES_MAX = 64 << 20
-"""A snapshot goes to the other replicas in one message."""
+SNAPSHOT_PART_BYTES = 4 << 20
+"""A snapshot is written in parts of about this size, with what is kept meanwhile between them."""
 SNAPSHOT_FROM_BYTES = 8 << 20
 """A partition of the internal topic of which more would be read back begins anew with a snapshot,
 unless that would be half as long."""
@@ -225,9 +225,15 @@ class Shard:
         self._bytes = 0
         """What would be read back now; the log's files may be longer."""
         self._written_bytes = 0
+        self._bytes_since = 0
+        """What was written since a snapshot has begun, with it."""
         self._snapshot_bytes = 0
+        self._snapshot_left: deque[str] | None = None
+        """Groups whose part of a snapshot is still to be written; None: none is under way."""
         self._snapshot_after: int | None = None
-        """Records that are being written before the snapshot behind them; None: there is none."""
+        """Records that are being written before the snapshot's first part behind them."""
+        self._snapshot_from = 0
+        """Where that has begun."""
         self._snapshot_at: int | None = None
         """Where it begins, until the log does."""
         self.failed = False
@@ -306,23 +312,40 @@ class Shard:
 
     def _write(self, now: Instant) -> None:
         """Produce what is to be kept; one batch at a time."""
-        if self._writing is not None or self.failed or not self._records:
+        if self._writing is not None or self.failed:
+            return
+        if not self._records and not self._snapshot_left:
             return
         records, self._records = self._records, []
         self._writing, self._held = self._held, deque()
         now_ms = now // NS_PER_MS
         data = _batches(records, now_ms)
-        if self._is_long and self._snapshot_at is None:
-            # What is deleted is written all the same: until the log begins with the snapshot,
-            # here and at the others, a successor reads what was before it, too.
-            snapshot = _batches(self.groups.records(), now_ms)
-            self._snapshot_bytes = len(snapshot)
-            if len(snapshot) <= _SNAPSHOT_BYTES_MAX:
-                self._snapshot_after = len(records)
-                data += snapshot
+        if self._is_long and self._snapshot_at is None and self._snapshot_left is None:
+            self._snapshot_left = deque(self.groups.ids())
+            self._snapshot_after = len(records)
+            self._snapshot_bytes = self._bytes_since = 0
+        if self._snapshot_left is not None:
+            part = _batches(self._part(self._snapshot_left), now_ms)
+            self._snapshot_bytes += len(part)
+            self._bytes_since += len(part) if self._snapshot_after is not None else 0
+            data += part
         self._written_bytes = len(data)
         assert self._broker.replicas is not None
         self._broker.replicas.produce(self.partition, self, 0, 0, data, -1, now)
+
+    def _part(self, left: deque[str]) -> list[DurableRecord]:
+        """The next groups of a snapshot, as they are now: what comes after is written behind.
+
+        What is deleted is written all the same: until the log begins with the snapshot, here and
+        at the others, a successor reads what was before it, too.
+        """
+        records: list[DurableRecord] = []
+        size = 0
+        while left and size < SNAPSHOT_PART_BYTES:
+            of_group = list(self.groups.records_of(left.popleft()))
+            size += sum(len(_encoder.encode(each)) for each in of_group)
+            records += of_group
+        return records
 
     @property
     def _is_long(self) -> bool:
@@ -340,9 +363,14 @@ class Shard:
             return
         self._bytes += self._written_bytes
         if self._snapshot_after is not None:
-            self._snapshot_at = result.base_offset + self._snapshot_after
+            self._snapshot_from = result.base_offset + self._snapshot_after
             self._snapshot_after = None
-            self._bytes = self._snapshot_bytes
+        elif self._snapshot_left is not None:
+            self._bytes_since += self._written_bytes
+        if self._snapshot_left is not None and not self._snapshot_left:
+            self._snapshot_left = None
+            self._snapshot_at = self._snapshot_from
+            self._bytes = self._bytes_since
         for held in writing:
             done = held.kept()
             if done is not None:

@@ -369,12 +369,22 @@ class GroupCoordinator:
 
     def records(self) -> Iterator[DurableRecord]:
         """Yield records that rebuild everything: the snapshot."""
-        for group_id in sorted(self._groups):
-            group = self._groups[group_id]
-            if group.durable is not None:
-                yield group.durable
-            for (topic, partition), committed in group.offsets.items():
-                yield OffsetRecord(group_id, topic, partition, committed)
+        for group_id in self.ids():
+            yield from self.records_of(group_id)
+
+    def ids(self) -> list[str]:
+        """Every group that is known, ascending."""
+        return sorted(self._groups)
+
+    def records_of(self, group_id: str) -> Iterator[DurableRecord]:
+        """Yield records that rebuild one group, should it be known still."""
+        group = self._groups.get(group_id)
+        if group is None:
+            return
+        if group.durable is not None:
+            yield group.durable
+        for (topic, partition), committed in group.offsets.items():
+            yield OffsetRecord(group_id, topic, partition, committed)
 
 
 def _absent(group_id: str) -> ErrorCode:

@@ -4,19 +4,12 @@ import ssl
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from secrets import token_bytes
 from typing import Any
 
 import click
 import msgspec
 
-from orderwire.broker.security.credentials import (
-    SALT_BYTES,
-    SCRAM,
-    Credential,
-    Mechanism,
-    check_user,
-)
+from orderwire.broker.security.credentials import Mechanism, check_user, prepared
 from orderwire.broker.security.guard import SecuritySettings
 from orderwire.cli.protection import FILE
 from orderwire.kernel import LocalProtocolError
@@ -82,11 +75,11 @@ class SecurityOptions(msgspec.Struct, frozen=True, kw_only=True):
             allow_without_acl=self.allow_without_acl,
         )
 
-    def accounts(self) -> dict[str, dict[str, str]]:
-        """Return the users of the file with fresh credentials.  Raises click.UsageError."""
+    def accounts(self) -> dict[str, str]:
+        """Return the users of the file with their passwords.  Raises click.UsageError."""
         if self.users is None:
             return {}
-        found: dict[str, dict[str, str]] = {}
+        found: dict[str, str] = {}
         where = f"--users {self.users}"
         if self.users.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise click.UsageError(f"{where} holds passwords, and others may read it: chmod 600")
@@ -100,12 +93,8 @@ class SecurityOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise click.UsageError(f"{where}, line {number}: expected NAME=PASSWORD")
             try:
                 check_user(name)
-                found[name] = {
-                    each.value: Credential.from_password(
-                        each, password, token_bytes(SALT_BYTES)
-                    ).to_text()
-                    for each in SCRAM
-                }
+                prepared(password)
+                found[name] = password
             except LocalProtocolError as error:
                 raise click.UsageError(f"{where}, line {number}: {error}") from None
         return found

@@ -1029,6 +1029,35 @@ def test_a_snapshot_shortens_what_a_successor_reads(monkeypatch: pytest.MonkeyPa
     assert world.known(*NAMES) == [1_000, *expected[1:]]
 
 
+def test_a_large_snapshot_is_written_in_parts_with_commits_between_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coordinators, "SNAPSHOT_FROM_BYTES", 6_000)
+    monkeypatch.setattr(coordinators, "SNAPSHOT_PART_BYTES", 100)
+    names = [f"group{number}" for number in range(40)]
+    world = Groups()
+    expected = dict.fromkeys(names, -1)
+    for number in range(400):
+        name = names[number * 7 % len(names)]
+        world.commit(number, name)
+        expected[name] = number
+        world.keep()
+    while world.replica.records:  # the rest of a snapshot goes on by itself
+        world.keep()
+    assert max(map(len, world.kept)) < 700, "never everything at once"
+    assert world.replica.starts, "the log begins with a snapshot"
+    assert world.replica.starts == sorted(set(world.replica.starts))
+    assert world.known(*names) == list(expected.values())
+    world.take_over()
+    assert world.known(*names) == list(expected.values())
+    for cut in range(len(world.kept) - 60, len(world.kept) + 1, 3):
+        other = Groups()
+        other.take_over(world.kept[:cut])
+        told = other.known(*names)
+        other.take_over(world.kept[cut:])
+        assert other.known(*names) == list(expected.values()), (cut, told)
+
+
 def test_a_successor_whose_log_begins_earlier_knows_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

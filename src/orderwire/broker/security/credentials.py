@@ -9,6 +9,7 @@ import hmac
 import stringprep
 import unicodedata
 from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
 from enum import Enum
 
 import msgspec
@@ -118,6 +119,19 @@ class Credential(msgspec.Struct, frozen=True):
         except LocalProtocolError:
             return False
         return hmac.compare_digest(made, self.stored_key)
+
+
+def credentials_unless(
+    known: Mapping[Mechanism, Credential], password: str, salt: Callable[[], bytes]
+) -> dict[str, str] | None:
+    """Return what to keep of a user's password, mechanism → text; None when it is kept already.
+
+    `salt` draws one.  Takes milliseconds.  Raises LocalProtocolError.
+    """
+    if all(each in known and known[each].is_of(password) for each in SCRAM):
+        return None
+    made = (Credential.from_password(each, password, salt()) for each in SCRAM)
+    return {each.mechanism.value: each.to_text() for each in made}
 
 
 def _check_iterations(iterations: int) -> None:

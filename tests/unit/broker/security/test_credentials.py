@@ -9,6 +9,7 @@ from orderwire.broker.security.credentials import (
     CredentialDamaged,
     Mechanism,
     check_user,
+    credentials_unless,
     prepared,
 )
 from orderwire.kernel.errors import LocalProtocolError
@@ -81,3 +82,14 @@ def test_prohibited_passwords_are_refused_untold(typed: str) -> None:
 def test_user_names_have_limits(name: str) -> None:
     with pytest.raises(LocalProtocolError, match="user name"):
         check_user(name)
+
+
+def test_a_password_that_is_kept_already_is_left_alone() -> None:
+    salts = iter([b"one" * 8, b"two" * 8, b"six" * 8, b"ten" * 8])
+    texts = credentials_unless({}, "pencil", lambda: next(salts))
+    assert texts is not None
+    known = {each: Credential.from_text(each, texts[each.value]) for each in SCRAM}
+    assert all(each.is_of("pencil") for each in known.values())
+    assert credentials_unless(known, "pencil", lambda: next(salts)) is None
+    assert credentials_unless({SCRAM[0]: known[SCRAM[0]]}, "pencil", lambda: b"x" * 24) is not None
+    assert credentials_unless(known, "pen", lambda: next(salts)) is not None
