@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from replication_crude import Copy, CrudeReplica, Have
@@ -13,6 +14,7 @@ from orderwire.aio.broker_server import BrokerServer
 from orderwire.aio.cluster_frames import Codec, FrameKind
 from orderwire.aio.cluster_host import ClusterHost
 from orderwire.aio.cluster_links import Peer
+from orderwire.aio.cluster_replicas import MESSAGES, open_replica
 from orderwire.aio.discovery_tls import Credentials
 from orderwire.broker.cluster import BrokerAddress, ClusterMember, Done
 from orderwire.broker.error_codes import ErrorCode
@@ -31,7 +33,7 @@ from orderwire.broker.replication.replica import Replica
 from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.broker.settings import BrokerSettings
 from orderwire.broker.topic_config import Refusal
-from orderwire.broker.topics import Topic
+from orderwire.broker.topics import Topic, TopicSettings
 from orderwire.kernel import Instant
 
 CODEC = Codec({FrameKind.ACTIVE_STANDBY: Copy | Have})
@@ -194,11 +196,27 @@ class FakeJoining:
         return ReadyReplica(self.me, storage, of.settings, now)
 
 
+class RealJoining(FakeJoining):
+    """With the replicas that real brokers have."""
+
+    def __init__(self, shared: FakeZookeeper, me: int, tls: Credentials | None = None) -> None:
+        super().__init__(shared, me, tls, Codec(MESSAGES))
+
+    def open_replica(self, of: ReplicaOf, storage: Storage, now: Instant) -> Replica:
+        return open_replica(of, storage, self.me, now)
+
+
 @contextlib.asynccontextmanager
 async def crude_cluster(
-    folder: Path, count: int = 3, tls: Credentials | None = None
+    folder: Path,
+    count: int = 3,
+    tls: Credentials | None = None,
+    *,
+    joining: type[FakeJoining] = FakeJoining,
+    configs: dict[str, str] | None = None,
+    **settings: Any,
 ) -> AsyncIterator[list[BrokerServer]]:
-    """Brokers 0 … count − 1 with crude replicas."""
+    """Brokers 0 … count − 1, with crude replicas if not told otherwise."""
     shared = FakeZookeeper()
     servers: list[BrokerServer] = []
     try:
@@ -206,8 +224,10 @@ async def crude_cluster(
             servers.append(
                 await BrokerServer.start(
                     folder / str(me),
-                    settings=BrokerSettings(node_id=me),
-                    cluster=FakeJoining(shared, me, tls),
+                    settings=BrokerSettings(
+                        node_id=me, topics=TopicSettings(configs=configs or {}), **settings
+                    ),
+                    cluster=joining(shared, me, tls),
                 )
             )
         yield servers

@@ -393,6 +393,13 @@ class BrokerServer:
         broker = self.broker
         for aside in broker.parked.take_asides():
             self._look_aside(aside)
+        for partition, reason in broker.take_damages():
+            _LOG.error(
+                "%s-%d is damaged, nothing of it is served: %s",
+                partition.topic,
+                partition.index,
+                reason,
+            )
         filled: dict[Connection, None] = {}
         while broker.parked.has_ready:
             for token, reply in broker.parked.ready():

@@ -3,6 +3,7 @@
 The driver knows ZooKeeper; the links know the other brokers; everything meets in the broker's loop.
 """
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -144,6 +145,7 @@ class ClusterHost:
         self._kinds: dict[bytes, FrameKind] = {}
         self._asked: dict[int, tuple[BrokerId, Answered]] = {}
         self._next_number = count(1).__next__
+        self._breaking = False
         self._server: BrokerServer | None = None
         self.links = ClusterLinks(
             me,
@@ -283,6 +285,18 @@ class ClusterHost:
             self._note(topic, index, effect.event)
         else:
             self.driver.carry_out(topic, index, effect)
+
+    def break_links(self) -> None:
+        """End every link, when what is under way in this turn is done."""
+        if not self._breaking:
+            self._breaking = True
+            asyncio.get_running_loop().call_soon(self.links_broken)
+
+    def links_broken(self) -> None:
+        """End them, and tell."""
+        self._breaking = False
+        self.links.restart("a replica begins anew")
+        self._turn(lambda replicas, now: replicas.lost.links_broken(now))
 
     def _note(self, topic: Topic, index: int, event: Event) -> None:
         self.events[type(event).__name__] += 1

@@ -132,6 +132,12 @@ class ClusterLinks:
             self._server.close()
             await self._server.wait_closed()
 
+    def restart(self, why: str) -> None:
+        """End every link and make another: nothing of what is on its way arrives."""
+        for broker in list(self._links):
+            self._drop(broker, why)
+            self._dial(broker)
+
     def know(self, peers: Mapping[BrokerId, Peer]) -> None:
         """Take which other brokers there are; links to those that have gone end."""
         for broker, link in list(self._links.items()):

@@ -37,7 +37,7 @@ def open_replica(of: ReplicaOf, storage: Storage, me: BrokerId, now: Instant) ->
     Raises StorageError.
     """
     replica, damage = open_or_set_aside(
-        storage, lambda: _open(of, storage, me, now), of.log.recovery_bytes
+        storage, lambda: _open(of, storage, me, now), of.log.recovery_bytes, of.damage
     )
     if damage is not None:
         _LOG.error(

@@ -103,6 +103,13 @@ class Cluster(Protocol):
         """Ask another broker; what it was told by replicas here before, it has taken by then."""
         ...
 
+    def break_links(self) -> None:
+        """End every connection to other brokers, soon, and connect anew: a replica here is no more.
+
+        `links_broken` follows once they have ended, after `disconnected` of each.
+        """
+        ...
+
     def carry_out(self, topic: Topic, index: int, effect: Effect) -> None:
         """Do what a replica here asks for beyond this broker: Tell, Elect, ChangeIsr, Note, …"""
         ...
@@ -137,6 +144,10 @@ class ClusterMember(Protocol):
 
     def disconnected(self, broker: BrokerId) -> None:
         """It broke, or the broker's znode is gone."""
+        ...
+
+    def links_broken(self) -> None:
+        """Every connection that there was at the last `break_links` has ended."""
         ...
 
     def locked(self, topic_id: bytes, index: int) -> None:

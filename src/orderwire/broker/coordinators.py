@@ -23,7 +23,7 @@ from orderwire.broker.group_model import (
     SyncResult,
 )
 from orderwire.broker.groups import GroupCoordinator
-from orderwire.broker.log import Appended, Refused
+from orderwire.broker.log import Appended, LogDamaged, Refused
 from orderwire.broker.partitions import Partition
 from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply, Request, reply
 from orderwire.broker.topics import Topic
@@ -468,7 +468,10 @@ class Shards:
             and not shard.loaded
             and partition.high_watermark >= shard.until
         ):
-            shard.load(now)
+            try:
+                shard.load(now)
+            except LogDamaged as damage:
+                self._broker.damaged(partition, damage)
 
     def deposed(self, partition: Partition) -> None:
         """We are original no longer."""

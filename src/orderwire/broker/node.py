@@ -17,6 +17,7 @@ from orderwire.broker.groups import GroupCoordinator
 from orderwire.broker.journal import Journal, frame
 from orderwire.broker.log import (
     LogConfig,
+    LogDamaged,
     MemoryStorage,
     PartitionLog,
     Refused,
@@ -128,6 +129,8 @@ class Broker:
         self._journal = Journal(files)
         self._journal_pending: list[bytes] = []
         self._dirty: dict[Partition, None] = {}
+        self._damages: list[tuple[Partition, str]] = []
+        self._told_damage: set[Partition] = set()
         self.parked = ParkedRequests(self)
         self._next_retention = Instant(now + settings.retention_check_ns)
         self._next_checkpoint = Instant(now + settings.checkpoint_ns)
@@ -338,7 +341,7 @@ class Broker:
         partition = replicas.open(topic, index)
         if partition is not None:
             replicas.begin(partition, now)
-        return partition
+        return None if partition is None or partition.given_up else partition
 
     def topic_changed(self, topic: Topic, now: Instant) -> None:
         """Take from the cluster that a topic is new, or has grown, or is configured otherwise."""
@@ -375,6 +378,35 @@ class Broker:
         else:
             self.apply(self.groups.forget_topics({topic.name}))
 
+    def let_go(self, partition: Partition) -> None:
+        """Have a partition no more, until it is opened again; who waits for it is answered."""
+        partition.given_up = True
+        if self.has(partition):
+            self._partitions[partition.topic][partition.index] = None
+        self._dirty.pop(partition, None)
+        self.parked.look_again(partition.waiting)
+        self.groups_deposed(partition)
+
+    def damaged(self, partition: Partition, damage: LogDamaged) -> ErrorCode:
+        """A partition's files do not read as they were written: nothing of that is served.
+
+        A replica begins anew and is mended by the others; a broker that is alone can only say so.
+        Returns what a client is told.
+        """
+        if partition not in self._told_damage:
+            self._told_damage.add(partition)
+            self._damages.append((partition, str(damage)))
+            if self.replicas is not None:
+                self.replicas.lost.give_up(partition, damage)
+        if self.replicas is None:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER  # others have it
+
+    def take_damages(self) -> list[tuple[Partition, str]]:
+        """What was found damaged since the last call, for the log."""
+        taken, self._damages = self._damages, []
+        return taken
+
     def log_config(self, topic: Topic) -> LogConfig:
         """Return what the topic's configuration means to its logs."""
         return log_config(self.topics, topic)
@@ -397,7 +429,7 @@ class Broker:
 
     def _start_moved(self, partition: Partition, now: Instant) -> None:
         if self.replicas is not None and partition.replica is not None:
-            self.replicas.carry_out(partition, partition.replica.start_moved(now), now)
+            self.replicas.have(partition, lambda replica: replica.start_moved(now), now)
 
     def reconfigure(self, topic: Topic, now: Instant) -> None:
         """Tell a topic's logs and replicas that its configuration changed."""
@@ -453,6 +485,8 @@ class Broker:
             if each.replica is None:
                 logs.append((each, each.log.end_offset, each.log.begin_sync()))
             else:
+                assert self.replicas is not None
+                self.replicas.lost.syncing(each)
                 logs.append((each, 0, each.replica.begin_sync(now)))
         self._dirty = {}
         framed = b""
@@ -467,8 +501,10 @@ class Broker:
     def committed(self, commit: Commit, now: Instant) -> None:
         """Note that a commit is on disk: its data becomes visible to consumers."""
         for partition, end, job in commit.logs:
+            if self.replicas is not None:
+                self.replicas.lost.synced(partition, now)
             if not self.has(partition):
-                continue  # deleted meanwhile
+                continue  # deleted meanwhile, or given up
             if partition.replica is None:
                 if job is not None:
                     assert isinstance(job, SyncJob)
@@ -476,8 +512,12 @@ class Broker:
                 self.advance(partition, end)
             elif job is not None:
                 assert self.replicas is not None
-                effects = partition.replica.end_sync(job, now)
-                self.replicas.carry_out(partition, effects, now)
+                self._end_sync(self.replicas, partition, job, now)
+
+    def _end_sync(
+        self, replicas: Replicas, partition: Partition, job: SyncJob | SyncWork, now: Instant
+    ) -> None:
+        replicas.have(partition, lambda replica: replica.end_sync(job, now), now)
 
     def close(self, now: Instant) -> None:
         """Put everything on disk and close the logs."""

@@ -39,6 +39,7 @@ class Partition:
 
     __slots__ = (
         "armed",
+        "given_up",
         "high_watermark",
         "index",
         "log",
@@ -69,6 +70,8 @@ class Partition:
         self.mode = mode
         self.high_watermark = log.end_offset if replica is None else replica.high_watermark
         """Consumers read below this offset only; what was recovered alone is on disk already."""
+        self.given_up = False
+        """Its files are damaged: nothing is asked of its replica any more."""
         self.waiting: dict[int, Parked] = {}
         """Parked fetches by the token of their request."""
         self.armed: Instant | None = None

@@ -13,7 +13,8 @@ import msgspec
 
 from orderwire.broker.cluster import GROUPS_TOPIC, Cluster, Done
 from orderwire.broker.error_codes import ErrorCode
-from orderwire.broker.log import Appended, LogConfig, Refused
+from orderwire.broker.log import Appended, LogConfig, LogDamaged, Refused
+from orderwire.broker.lost_replicas import LostReplicas
 from orderwire.broker.partitions import Partition
 from orderwire.broker.questions import Questions
 from orderwire.broker.refused_producers import Batch, RefusedProducers
@@ -60,6 +61,8 @@ class ReplicaOf(msgspec.Struct, frozen=True, kw_only=True):
     log: LogConfig
     mode: Mode
     settings: ReplicationSettings
+    damage: str | None = None
+    """What was found wrong with it while it was open: to be set aside."""
 
 
 OpenReplica: TypeAlias = Callable[[ReplicaOf], Replica]
@@ -95,6 +98,8 @@ class Replicas:
         """What brokers ask each other."""
         self.upkeep = Upkeep(broker, self)
         """What is done without anybody asking."""
+        self.lost = LostReplicas(broker, self)
+        """Replicas whose files are damaged, until they are open again."""
         self._making = 0
         """Partitions of topics that are being made."""
         self._unready: dict[bytes, list[Callable[[], None]]] = {}
@@ -129,7 +134,11 @@ class Replicas:
             asker.answered(position, _TOO_EARLY)
             return number
         self._asked[number] = (asker, position, partition, batch)
-        effects = partition.replica.produce(number, connection, records, acks, now)
+        try:
+            effects = partition.replica.produce(number, connection, records, acks, now)
+        except LogDamaged as damage:
+            self._broker.damaged(partition, damage)
+            return number
         self.carry_out(partition, effects, now)
         return number
 
@@ -148,7 +157,25 @@ class Replicas:
     def wanted(self, partition: Partition, now: Instant) -> None:
         """A fetch waits at this partition's high watermark."""
         if partition.replica is not None:
-            self.carry_out(partition, partition.replica.wanted(now), now)
+            self.have(partition, lambda it: it.wanted(now), now)
+
+    def have(self, partition: Partition, act: Callable[[Replica], Effects], now: Instant) -> None:
+        """Call a replica and do what it asks for; one that finds damage is given up."""
+        if partition.replica is None or partition.given_up:
+            return
+        try:
+            effects = act(partition.replica)
+        except LogDamaged as damage:
+            self._broker.damaged(partition, damage)
+            return
+        self.carry_out(partition, effects, now)
+
+    def refuse_asked(self, partition: Partition, result: Refused) -> None:
+        """Answer everything that a replica was asked and will not answer any more."""
+        for number, asked in list(self._asked.items()):
+            if asked[2] is partition and self._asked.pop(number, None) is not None:
+                self._note_refused(asked[2], asked[3])
+                asked[0].answered(asked[1], result)
 
     def carry_out(self, partition: Partition, effects: Effects, now: Instant) -> None:
         """Do what a replica asks for, in its order."""
@@ -224,14 +251,14 @@ class Replicas:
                 due.append(partition)
         for partition in due:
             if partition.replica is not None and self._broker.has(partition):
-                self.carry_out(partition, partition.replica.wake(now), now)
+                self.have(partition, lambda it: it.wake(now), now)
 
     # -- what the cluster tells -------------------------------------------------------------
 
     def open(self, topic: Topic, index: int) -> Partition | None:
         """Open this broker's replica of a partition; None when it has none."""
         members = topic.replicas[index]
-        if self.me not in members:
+        if self.me not in members or self.lost.waits(topic.topic_id, index):
             return None
         topics = self._broker.topics
         mode = mode_of(topics, topic)
@@ -242,6 +269,7 @@ class Replicas:
                 log=self._broker.log_config(topic),
                 mode=mode,
                 settings=self._settings(topic, index),
+                damage=self.lost.take_reason(topic.topic_id, index),
             )
         )
         return Partition(topic, index, replica.log, replica, mode)
@@ -256,7 +284,7 @@ class Replicas:
         """A partition's topic is configured otherwise than before, or has more partitions."""
         assert partition.replica is not None
         settings = self._settings(partition.of, partition.index)
-        self.carry_out(partition, partition.replica.configure(settings, now), now)
+        self.have(partition, lambda it: it.configure(settings, now), now)
 
     def topic_changed(self, before: Topic | None, topic: Topic, now: Instant) -> None:
         """A topic is there, or its partitions have other replicas than before."""
@@ -268,24 +296,27 @@ class Replicas:
             if partition is None or partition.replica is None or self.me not in members:
                 continue
             for other in sorted(self._connected & set(topic.replicas[index]) - set(members)):
-                self.carry_out(partition, partition.replica.connected(other, now), now)
+                self._connect(partition, other, now)
+
+    def _connect(self, partition: Partition, other: BrokerId, now: Instant) -> None:
+        self.have(partition, lambda it: it.connected(other, now), now)
 
     def begin(self, partition: Partition, now: Instant) -> None:
         """Tell a replica that was just opened what is known."""
         assert partition.replica is not None
         for broker in sorted(self._connected):
             if broker in partition.of.replicas[partition.index]:
-                self.carry_out(partition, partition.replica.connected(broker, now), now)
+                self._connect(partition, broker, now)
         view = self.cluster.view(partition.of, partition.index)
         if view is not None:
-            self.carry_out(partition, partition.replica.viewed(view, now), now)
+            self.have(partition, lambda it: it.viewed(view, now), now)
         self._touched[partition] = None
 
     def viewed(self, topic_id: bytes, index: int, view: PartitionView, now: Instant) -> None:
         """Take the view of a partition, here or elsewhere."""
         partition = self.found(topic_id, index)
         if partition is not None and partition.replica is not None:
-            self.carry_out(partition, partition.replica.viewed(view, now), now)
+            self.have(partition, lambda it: it.viewed(view, now), now)
         self._look_ready(topic_id)
         waiting = self._elections.get((topic_id, index))
         if waiting and view.original == view.preferred:
@@ -302,15 +333,15 @@ class Replicas:
 
     def session_lost(self, now: Instant) -> None:
         """Stop being original of anything, at once.  [S004:4.6]"""
-        for partition, replica in self._all():
-            self.carry_out(partition, replica.session_lost(now), now)
+        for partition in self._all():
+            self.have(partition, lambda it: it.session_lost(now), now)
 
     def connected(self, other: BrokerId, now: Instant) -> None:
         """A connection to another broker is there."""
         self._connected.add(other)
-        for partition, replica in self._all():
+        for partition in self._all():
             if other in partition.of.replicas[partition.index]:
-                self.carry_out(partition, replica.connected(other, now), now)
+                self.have(partition, lambda it: it.connected(other, now), now)
 
     def reaches(self, broker: BrokerId) -> bool:
         """Whether this is us, or there is a connection."""
@@ -319,15 +350,15 @@ class Replicas:
     def disconnected(self, other: BrokerId, now: Instant) -> None:
         """It broke, or the broker has gone."""
         self._connected.discard(other)
-        for partition, replica in self._all():
+        for partition in self._all():
             if other in partition.of.replicas[partition.index]:
-                self.carry_out(partition, replica.disconnected(other, now), now)
+                self.have(partition, lambda it: it.disconnected(other, now), now)
 
     def locked(self, topic_id: bytes, index: int, now: Instant) -> None:
         """Somebody asks for a round by `lock/<id>`."""
         partition = self.found(topic_id, index)
         if partition is not None and partition.replica is not None:
-            self.carry_out(partition, partition.replica.locked(now), now)
+            self.have(partition, lambda it: it.locked(now), now)
 
     def sync_end_seen(
         self, topic_id: bytes, index: int, end: int, epoch: int, round_number: int, now: Instant
@@ -335,8 +366,7 @@ class Replicas:
         """A partition's `syncEnd` was written."""
         partition = self.found(topic_id, index)
         if partition is not None and partition.replica is not None:
-            effects = partition.replica.sync_end_seen(end, epoch, round_number, now)
-            self.carry_out(partition, effects, now)
+            self.have(partition, lambda it: it.sync_end_seen(end, epoch, round_number, now), now)
 
     def receive(
         self, topic_id: bytes, index: int, source: BrokerId, message: msgspec.Struct, now: Instant
@@ -348,7 +378,12 @@ class Replicas:
         """
         partition = self.found(topic_id, index)
         if partition is not None and partition.replica is not None:
-            self.carry_out(partition, partition.replica.receive(source, message, now), now)
+            try:
+                effects = partition.replica.receive(source, message, now)
+            except LogDamaged as damage:
+                self._broker.damaged(partition, damage)
+                return
+            self.carry_out(partition, effects, now)
 
     def make(self, topic: Topic, done: Done) -> None:
         """Have the cluster make a topic, unless that would be too many at once."""
@@ -406,10 +441,10 @@ class Replicas:
         topic = self._broker.topics.by_id(topic_id)
         return None if topic is None else self._broker.partition(topic.name, index)
 
-    def _all(self) -> Iterator[tuple[Partition, Replica]]:
+    def _all(self) -> Iterator[Partition]:
         for partition in list(self._broker.all_partitions()):
             if partition.replica is not None:
-                yield partition, partition.replica
+                yield partition
 
 
 def mode_of(topics: TopicStore, topic: Topic) -> Mode:

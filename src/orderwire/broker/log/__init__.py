@@ -6,13 +6,14 @@ from orderwire.broker.log.memory import MemoryStorage
 from orderwire.broker.log.model import Appended, LogConfig, Recovery, Refused, TimedOffset
 from orderwire.broker.log.partition import PartitionLog
 from orderwire.broker.log.producers import ProducerBatch
-from orderwire.broker.log.storage import LogDamaged, Storage, StorageError
+from orderwire.broker.log.storage import BesideDamaged, LogDamaged, Storage, StorageError
 from orderwire.broker.log.syncing import SyncJob
 
 __all__ = [
     "Admitted",
     "Appended",
     "Batch",
+    "BesideDamaged",
     "DiskStorage",
     "LogConfig",
     "LogDamaged",

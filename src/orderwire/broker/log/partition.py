@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log.admission import Admitted, admit
+from orderwire.broker.log.checking import IN_MEMORY_BYTES, PIECE_BYTES, check_newest, checked
 from orderwire.broker.log.cutting import (
     CUT,
     EPOCHS,
@@ -46,7 +47,7 @@ from orderwire.broker.log.segment import DELETED, INDEX, LOG, PRODUCERS, Segment
 from orderwire.broker.log.storage import LogDamaged, LogFile, Storage, StorageError
 from orderwire.broker.log.syncing import SyncJob
 from orderwire.broker.log.times import find_time, newest_from
-from orderwire.broker.wire.batch import PLACE, BatchHeader, crc_matches, walk
+from orderwire.broker.wire.batch import PLACE, BatchHeader, walk
 from orderwire.broker.wire.parts import Buffer, FileSlice, Part
 from orderwire.kernel.errors import LocalProtocolError
 
@@ -85,6 +86,8 @@ class PartitionLog:
         self._deleted: list[tuple[int, str]] = []
         self._broken: StorageError | None = None
         self._closed = False
+        self.damage: str | None = None
+        """What was found to read otherwise than it was written."""
 
     @classmethod
     def open(cls, storage: Storage, config: LogConfig, now_ms: int) -> "PartitionLog":
@@ -211,11 +214,17 @@ class PartitionLog:
             self.producers.note(producer_id, producer_epoch, noted, now_ms)
 
     def read(self, offset: int, max_bytes: int, upper: int | None = None) -> Part | Refused:
-        """Refer to batches from the one that holds this offset on, all below `upper`.
+        """Refer to batches from the one that holds this offset on, all below `upper`, and checked.
 
         Empty when there is nothing below `upper` yet.  Never crosses a segment's end.  The last
         batch may be cut off, but the first is whole even when it is larger than `max_bytes`.
+        Raises LogDamaged.
         """
+        return self._read(offset, max_bytes, upper, IN_MEMORY_BYTES)
+
+    def _read(
+        self, offset: int, max_bytes: int, upper: int | None, in_memory: int
+    ) -> Part | Refused:
         self._check_usable()
         limit = self.end_offset if upper is None else min(upper, self.end_offset)
         if not self.start_offset <= offset <= self.end_offset:
@@ -226,31 +235,24 @@ class PartitionLog:
         if offset >= limit:
             return b""
         try:
-            return self._extent(offset, max_bytes, limit)
+            return self._extent(offset, max_bytes, limit, in_memory)
         except LogDamaged as error:
-            self._storage.replace_file(DAMAGED, str(error).encode())
+            self.found_damaged(str(error))
             raise
+
+    def found_damaged(self, reason: str) -> None:
+        """Write down what is wrong, durably: a crash does not forget it.  Raises StorageError."""
+        if self.damage is None:
+            self._storage.replace_file(DAMAGED, reason.encode())
+            self.damage = reason
 
     def check(self, bytes_max: int) -> None:
         """Check every batch of the newest segments, of so many bytes together or of one at least.
 
         Raises LogDamaged.
         """
-        for segment in reversed(self._segments):
-            found = segment.scan(
-                self.epochs,
-                ProducerTable(),
-                epochs_known=True,
-                interval_bytes=self.config.index_interval_bytes,
-            )
-            reason = found.reason
-            if reason is None and found.next_offset != segment.next_offset:
-                reason = f"ends at offset {found.next_offset}, expected {segment.next_offset}"
-            if reason is not None:
-                raise LogDamaged(f"{segment_name(segment.base_offset, LOG)} {reason}")
-            bytes_max -= segment.size
-            if bytes_max <= 0:
-                return
+        interval = self.config.index_interval_bytes
+        check_newest(self._segments, self.epochs, interval, bytes_max)
 
     def copy(self, offset: int, max_bytes: int, upper: int | None = None) -> bytes | Refused:
         """Fetch whole batches from the one that holds this offset on, all below `upper`.
@@ -258,16 +260,12 @@ class PartitionLog:
         At most `max_bytes`, but at least one batch; empty when there is none below `upper`.  Raises
         LogDamaged: nothing that fails its checksum goes to a peer.
         """
-        part = self.read(offset, max_bytes, upper)
+        part = self._read(offset, max_bytes, upper, PIECE_BYTES)
         if isinstance(part, Refused) or len(part) == 0:
             return part if isinstance(part, Refused) else b""
         data = part.read() if isinstance(part, FileSlice) else bytes(part)
         end = 0
         for at, header in walk(data):
-            if not crc_matches(data, at, header.size_bytes, header.crc):
-                reason = f"the batch at offset {header.base_offset} is damaged"
-                self._storage.replace_file(DAMAGED, reason.encode())
-                raise LogDamaged(f"{reason}: restore the log from a copy")
             end = at + header.size_bytes
         return data[:end] if end < len(data) else data
 
@@ -287,7 +285,7 @@ class PartitionLog:
                 yield header
             offset = segment.next_offset
 
-    def _extent(self, offset: int, max_bytes: int, limit: int) -> Part:
+    def _extent(self, offset: int, max_bytes: int, limit: int, in_memory: int) -> Part:
         segment = self._segment_of(offset)
         index = segment.index(self.epochs, self.config.index_interval_bytes)
         position, header = segment.find(offset, index.before_offset(offset), self.epochs)
@@ -301,6 +299,11 @@ class PartitionLog:
                 clipped if clipped > position else position + max_bytes,
                 position + header.size_bytes,
             )
+        data, fault = checked(segment.file, position, end, header.base_offset, self.epochs)
+        if fault is not None:
+            raise LogDamaged(f"{segment_name(segment.base_offset, LOG)} {fault}")
+        if data is not None and len(data) <= in_memory:
+            return data
         return segment.file.part(position, end - position)
 
     def offset_for_time(self, timestamp: int) -> TimedOffset | None:

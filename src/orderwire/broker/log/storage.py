@@ -18,6 +18,10 @@ class LogDamaged(StorageError):
     """Bytes that were durable read differently now: restore them from a copy."""
 
 
+class BesideDamaged(LogDamaged):
+    """Not the log, but what waits beside it: whoever opens it again leaves out what is damaged."""
+
+
 class LogFile(Protocol):
     """One append-only file.  It closes when nobody refers to it any more."""
 

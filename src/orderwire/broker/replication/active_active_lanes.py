@@ -18,7 +18,7 @@ from typing import Any
 
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.flush import Flush
-from orderwire.broker.log import PartitionLog, Storage, StorageError
+from orderwire.broker.log import BesideDamaged, PartitionLog, Storage, StorageError
 from orderwire.broker.replication.active_active_lanes_intake import LaneIntake
 from orderwire.broker.replication.active_active_lanes_member import LaneMember
 from orderwire.broker.replication.active_active_lanes_original import LaneOriginal
@@ -354,7 +354,13 @@ class ActiveActiveLanes:
                 self._gathering = True
                 continue
             while at < end and lane.pending_bytes(ordered) - lane.pending_bytes(at) < window:
-                start, data = self._part(at)
+                try:
+                    start, data = self._part(at)
+                except BesideDamaged:
+                    if at >= ordered:
+                        raise
+                    at = ordered  # what is ordered, others have in their logs
+                    continue
                 if not data:
                     break
                 effects.append(Tell(member, LaneData(at, start, lane.fresh, data)))

@@ -12,7 +12,7 @@ from struct import Struct
 import msgspec
 from crc32c import crc32c
 
-from orderwire.broker.log import LogDamaged, Storage, StorageError
+from orderwire.broker.log import BesideDamaged, Storage, StorageError
 from orderwire.broker.log.storage import LogFile
 from orderwire.broker.wire.batch import (
     BATCH_HEADER,
@@ -156,13 +156,13 @@ class BatchStore:
         return places
 
     def read(self, place: Place) -> bytes:
-        """Fetch a batch that is kept.  Raises LogDamaged."""
+        """Fetch a batch that is kept.  Raises BesideDamaged."""
         return self.read_all([place])
 
     def read_all(self, places: list[Place]) -> bytes:
         """Fetch batches that are kept, one after the other; those that stand side by side at once.
 
-        Raises LogDamaged.
+        Raises BesideDamaged.
         """
         found: list[memoryview] = []
         first = 0
@@ -193,7 +193,7 @@ class BatchStore:
             or read_header(data) != header
             or crc32c(data[CRC_FROM:]) != header.crc
         ):
-            raise LogDamaged(
+            raise BesideDamaged(
                 f"{self._name}-{number} at byte {position}: the batch at offset"
                 f" {header.base_offset} is damaged: restore it from a copy"
             )

@@ -17,15 +17,21 @@ _STAYS = (_ASIDE, "pending-", "orphans-", "lane-0")
 
 
 def open_or_set_aside(
-    storage: Storage, open_replica: Callable[[], Replica], check_bytes: int
+    storage: Storage,
+    open_replica: Callable[[], Replica],
+    check_bytes: int,
+    found: str | None = None,
 ) -> tuple[Replica, str | None]:
     """Open a replica; should its log be damaged, without it, and say why.
 
-    So much of the log's newest part is checked.  Raises StorageError, and LogDamaged for what
-    cannot be done without.
+    So much of the log's newest part is checked; `found` is what was found before.  Raises
+    StorageError, and LogDamaged for what cannot be done without.
     """
     told = storage.read_file(DAMAGED)
     reason = None if told is None else told.decode(errors="replace")
+    if reason is None and found is not None:
+        reason = found
+        storage.replace_file(DAMAGED, reason.encode())
     if reason is None:
         try:
             replica = open_replica()

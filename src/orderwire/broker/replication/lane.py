@@ -11,7 +11,7 @@ from struct import Struct
 
 from crc32c import crc32c
 
-from orderwire.broker.log.storage import LogFile, Storage, StorageError
+from orderwire.broker.log.storage import BesideDamaged, LogFile, Storage, StorageError
 from orderwire.broker.wire.batch import CRC_FROM, HEADER_BYTES, LENGTH_OVERHEAD, MAGIC
 from orderwire.broker.wire.parts import Buffer
 
@@ -19,6 +19,7 @@ STAY_BITS = 40
 """A stay takes less than a tebibyte of batches."""
 SEGMENT_BYTES = 16 << 20
 """A longer file is not appended to; files whose batches are all committed go."""
+_KEPT_BYTES = 64 << 10
 _PREFIX = "lane-"
 _SHAPE = Struct(">8xi4xbI")
 """batchLength, magic, CRC."""
@@ -56,6 +57,8 @@ class Lane:
         self._new_names = False
         """Whether a file was made whose name is not durable."""
         self._broken: StorageError | None = None
+        self._last_read: tuple[tuple[int, int, int], tuple[int, bytes]] | None = None
+        """What was read last, if it is short: several members are sent the same."""
         self._newest_stay = ordered >> STAY_BITS
         torn_stay = -1
         for base in _bases(storage):
@@ -139,20 +142,33 @@ class Lane:
             raise
 
     def read(self, position: int, length: int) -> tuple[int, bytes]:
-        """Return what comes first at or behind this position, and where: of one file only."""
+        """Return what comes first at or behind this position, and where: of one file only.
+
+        Raises BesideDamaged, should a whole batch of it not be what was taken.
+        """
+        key = (position, length, self.end)
+        if self._last_read is not None and self._last_read[0] == key:
+            return self._last_read[1]
+        self._last_read = None
         for segment in self._segments:
             if segment.end > position:
                 start = max(position, segment.base)
-                return start, segment.file.read(start - segment.base, length)
+                data = segment.file.read(start - segment.base, length)
+                _check(segment, start, data)
+                if len(data) <= _KEPT_BYTES:
+                    self._last_read = (key, (start, data))
+                return start, data
         return self.end, b""
 
     def parts(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """Everything between two positions, file by file."""
+        """Everything between two positions, file by file.  Raises BesideDamaged, as `read`."""
         for segment in self._segments:
             if segment.end > start and segment.base < end:
                 first = max(start, segment.base)
                 last = min(end, segment.end)
-                yield first, segment.file.read(first - segment.base, last - first)
+                data = segment.file.read(first - segment.base, last - first)
+                _check(segment, first, data)
+                yield first, data
 
     def reclaim(self, committed: int) -> None:
         """Remove files in which everything is committed, but for the newest."""
@@ -180,18 +196,32 @@ def whole_batches(data: Buffer, limit: int) -> int:
 
 def _good_bytes(file: LogFile, start: int) -> int:
     """Check every batch from here on; returns where the good ones end."""
-    data = file.read(start, file.size - start)
+    return start + _good(file.read(start, file.size - start))[0]
+
+
+def _good(data: bytes) -> tuple[int, bool]:
+    """How many bytes of good batches stand first, and whether what follows is only cut off."""
     at = 0
     with memoryview(data) as view:
         while at + HEADER_BYTES <= len(data):
             length, magic, crc = _SHAPE.unpack_from(data, at)
             end = at + length + LENGTH_OVERHEAD
-            if magic != MAGIC or length < HEADER_BYTES - LENGTH_OVERHEAD or end > len(data):
+            if magic != MAGIC or length < HEADER_BYTES - LENGTH_OVERHEAD:
+                return at, False
+            if end > len(data):
                 break
             if crc32c(view[at + CRC_FROM : end]) != crc:
-                break
+                return at, False
             at = end
-    return start + at
+    return at, True
+
+
+def _check(segment: _Segment, position: int, data: bytes) -> None:
+    good, cut_off = _good(data)
+    if not cut_off:
+        raise BesideDamaged(
+            f"{_name(segment.base)}: the batch at position {position + good} is damaged"
+        )
 
 
 def _name(base: int) -> str:

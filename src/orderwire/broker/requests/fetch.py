@@ -6,7 +6,7 @@ Sessions are not kept: every response carries session id 0, which clients take a
 from typing import TYPE_CHECKING
 
 from orderwire.broker.error_codes import RETRIED_AT_ONCE, ErrorCode
-from orderwire.broker.log import Refused, StorageError
+from orderwire.broker.log import LogDamaged, Refused, StorageError
 from orderwire.broker.partitions import Partition
 from orderwire.broker.replication.settings import Mode
 from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply, Request, reply_of_parts
@@ -212,11 +212,9 @@ class FetchPlan:
                 error = unseen_topic(broker, self.request, topic)
             return PartitionData(ask.partition, error, -1, records=b"")
         if partition is None or not broker.has(partition):
-            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if partition is None:
-                error = broker.missing(topic, ask.partition)
-                if not topic and self.request.version >= _BY_ID_FROM:
-                    error = ErrorCode.UNKNOWN_TOPIC_ID
+            error = broker.missing(topic, ask.partition)
+            if partition is None and not topic and self.request.version >= _BY_ID_FROM:
+                error = ErrorCode.UNKNOWN_TOPIC_ID
             return PartitionData(ask.partition, error, -1, records=b"")
         log = partition.log
         end = self._ends.get(partition)
@@ -234,8 +232,10 @@ class FetchPlan:
         if ask.fetch_offset < high and (first or limit > 0):
             try:
                 read = log.read(ask.fetch_offset, max(limit, 0), high)
-            except StorageError as damage:
-                read = Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(damage))
+            except LogDamaged as damage:
+                read = Refused(broker.damaged(partition, damage), str(damage))
+            except StorageError as failure:
+                read = Refused(ErrorCode.KAFKA_STORAGE_ERROR, str(failure))
             if isinstance(read, Refused):
                 return PartitionData(ask.partition, read.error, -1, records=b"")
             if first or len(read) <= limit:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from orderwire.broker.cluster import Done, Question
 from orderwire.broker.error_codes import RETRIED_AT_ONCE, ErrorCode
-from orderwire.broker.log import Refused, TimedOffset
+from orderwire.broker.log import LogDamaged, Refused, TimedOffset
 from orderwire.broker.partitions import Partition
 from orderwire.broker.replication.settings import Mode
 from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply, Request, reply
@@ -71,11 +71,14 @@ def _offset_at(
         return _found(partition, -1, partition.high_watermark)
     if ask.timestamp == EARLIEST:
         return _found(partition, -1, log.start_offset)
-    if ask.timestamp == MAX_TIMESTAMP:
-        return _timed(partition, log.newest_record())
-    if ask.timestamp < 0:
+    if ask.timestamp < 0 and ask.timestamp != MAX_TIMESTAMP:
         return ListOffsetsPartitionResponse(index, ErrorCode.UNSUPPORTED_VERSION)
-    return _timed(partition, log.offset_for_time(ask.timestamp))
+    try:
+        if ask.timestamp == MAX_TIMESTAMP:
+            return _timed(partition, log.newest_record())
+        return _timed(partition, log.offset_for_time(ask.timestamp))
+    except LogDamaged as damage:
+        return ListOffsetsPartitionResponse(index, broker.damaged(partition, damage))
 
 
 def _timed(partition: Partition, at: TimedOffset | None) -> ListOffsetsPartitionResponse:
