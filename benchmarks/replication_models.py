@@ -16,13 +16,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from replication_cores import CORES
 from replication_mutants import MUTANTS, caught
+from replication_scopes import searched as searched_core
+from replication_scopes import writers
 from replication_shapes import drawn_run
 
-from orderwire.broker.replication.settings import Mode
 from orderwire.sim.paper_active_active import Initiators, search
-from orderwire.sim.replication_clients import ProducerSettings
 from orderwire.sim.replication_run import run_replication
-from orderwire.sim.replication_search import SEARCH_SETTINGS, Scope, Search
 from orderwire.verify.replication import by_invariant
 
 SCOPES = {
@@ -49,17 +48,6 @@ def literal() -> list[dict[str, Any]]:
     return rows
 
 
-def clients(mode: Mode) -> tuple[ProducerSettings, ...]:
-    """One message with acks=1 and one with acks=all."""
-    anywhere = mode is Mode.ACTIVE_ACTIVE_LANES
-    return (
-        ProducerSettings(
-            acks=1, idempotent=False, retries=False, batches=(1,), any_replica=anywhere
-        ),
-        ProducerSettings(acks=-1, batches=(1,), any_replica=anywhere, home=1),
-    )
-
-
 def within(seconds: float) -> Callable[[], bool]:
     """Whether so much of the processor's time is gone."""
     end = process_time() + seconds
@@ -69,10 +57,9 @@ def within(seconds: float) -> Callable[[], bool]:
 def searched(seconds: float) -> list[dict[str, Any]]:
     """Every order of events, as far as the time goes."""
     rows = []
-    for mode, make_replica in CORES.items():
+    for mode in CORES:
         for name, options in SCOPES.items():
-            scope = Scope(producers=clients(mode), **options)
-            found = Search(make_replica, SEARCH_SETTINGS, scope).run(within(seconds))
+            found = searched_core(mode, writers(mode), within(seconds), **options)
             rows.append(
                 {
                     "protocol": mode.value,

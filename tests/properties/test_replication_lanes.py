@@ -10,7 +10,6 @@ from orderwire.kernel import NS_PER_MS
 from orderwire.sim.replication_clients import ProducerSettings
 from orderwire.sim.replication_cluster import WorldSettings
 from orderwire.sim.replication_run import Faults, RunSettings, run_replication
-from orderwire.sim.replication_search import Scope, Search
 
 LANES = Mode.ACTIVE_ACTIVE_LANES
 
@@ -105,26 +104,3 @@ def test_every_rule_is_needed(name: str) -> None:
         if breaches(name, settings, seed) & BREACHES[name]:
             return
     raise AssertionError(f"nothing shows that {name} is wrong")
-
-
-def test_every_order_of_two_requests_at_two_replicas() -> None:
-    producers = (
-        ProducerSettings(acks=1, idempotent=False, batches=(1,), any_replica=True, home=1),
-        ProducerSettings(acks=-1, batches=(1,), any_replica=True, home=0),
-    )
-    settings = ReplicationSettings(min_insync_replicas=1, sync_min_gap_ns=0)
-    found = Search(lane_replica, settings, Scope(producers=producers)).run()
-    assert found.complete
-    assert not found.violations
-    assert found.stuck == 0
-    assert found.states > 100
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["crashes", "expiries", "power_failures"])
-def test_the_first_orders_with_a_fault(fault: str) -> None:
-    """As many as fit into a few minutes, shortest first."""
-    producers = (ProducerSettings(acks=-1, batches=(1,), any_replica=True, home=0),)
-    settings = ReplicationSettings(min_insync_replicas=1, sync_min_gap_ns=0)
-    scope = Scope(producers=producers, states_max=10_000, **{fault: 1})
-    assert not Search(lane_replica, settings, scope).run().violations

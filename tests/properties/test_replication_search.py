@@ -1,60 +1,44 @@
 """Every order of events over the real replicas, for small partitions.  [S004:5.2]
 
-Two messages, one with acks=1 and one with acks=all.  The pieces that run always are small; the
-whole scopes run with `-m slow`, and `benchmarks/replication_models.py` prints their table.
+What runs always is complete as well, with one message; two, one with acks=1 and one with acks=all,
+run with `-m slow`, and `benchmarks/replication_models.py` prints their table.
 """
+
+from random import Random
+from typing import Any
 
 import pytest
 from replication_cores import CORES
-from replication_mutants import MUTANTS
+from replication_scopes import searched, sending, writers
 
 from orderwire.broker.replication.settings import Mode
-from orderwire.sim.replication_clients import ProducerSettings
-from orderwire.sim.replication_search import SEARCH_SETTINGS, Found, Scope, Search
+from orderwire.sim.replication_disk import main_log
+from orderwire.sim.replication_search import SEARCH_SETTINGS, Scope, Search, replay
 
 MODES = list(Mode)
 NAMES = [mode.value for mode in MODES]
-
-
-def clients(mode: Mode) -> tuple[ProducerSettings, ...]:
-    anywhere = mode is Mode.ACTIVE_ACTIVE_LANES
-    return (
-        ProducerSettings(
-            acks=1, idempotent=False, retries=False, batches=(1,), any_replica=anywhere
-        ),
-        ProducerSettings(acks=-1, batches=(1,), any_replica=anywhere, home=1),
-    )
-
-
-def searched(mode: Mode, **scope: int) -> Found:
-    return Search(
-        CORES[mode],
-        SEARCH_SETTINGS,
-        Scope(producers=clients(mode), **scope),  # type: ignore[arg-type]
-    ).run()
+LANES = Mode.ACTIVE_ACTIVE_LANES
 
 
 @pytest.mark.paper("S004:5.2")
 @pytest.mark.parametrize("mode", MODES, ids=NAMES)
 def test_without_a_fault_every_state_is_good(mode: Mode) -> None:
-    found = searched(mode)
+    found = searched(mode, writers(mode), slow_disks=True)
     assert found.violations == {}
     assert found.complete
     assert found.stuck == 0
+    assert found.states > 100
 
 
 @pytest.mark.paper("S004:5.2")
 @pytest.mark.parametrize("mode", MODES, ids=NAMES)
-def test_the_first_states_with_a_crash_and_a_zombie_are_good(mode: Mode) -> None:
-    found = searched(mode, crashes=1, expiries=1, states_max=400)
+@pytest.mark.parametrize("fault", ["crashes", "expiries"])
+def test_with_a_fault_every_state_is_good(mode: Mode, fault: str) -> None:
+    """One crash, or one expiry of the living original's session, anywhere."""
+    found = searched(mode, sending(mode), **{fault: 1})
     assert found.violations == {}
-
-
-@pytest.mark.paper("S004:5.3")
-def test_the_search_finds_an_early_answer() -> None:
-    scope = Scope(producers=clients(Mode.ACTIVE_ACTIVE), states_max=2_000, until=frozenset({"I1"}))
-    found = Search(MUTANTS["answer at commit"].make_replica, SEARCH_SETTINGS, scope).run()
-    assert "I1" in found.violations
+    assert found.complete, found.states
+    assert found.stuck == 0, found.stuck_steps
 
 
 @pytest.mark.slow
@@ -65,8 +49,73 @@ def test_the_search_finds_an_early_answer() -> None:
     [{"crashes": 1}, {"expiries": 1}, {"power_failures": 1}, {"crashes": 1, "expiries": 1}],
     ids=["crash", "zombie", "power", "crash and zombie"],
 )
-def test_two_replicas(mode: Mode, faults: dict[str, int]) -> None:
-    found = searched(mode, states_max=200_000, **faults)
+def test_two_messages(mode: Mode, faults: dict[str, int]) -> None:
+    found = searched(mode, writers(mode), states_max=400_000, **faults)
     print(f"{mode.value} {faults}: {found.states} states, complete: {found.complete}")
     assert found.violations == {}
-    assert found.stuck <= 0
+    assert found.stuck <= 0, found.stuck_steps
+
+
+def after(mode: Mode, told: str) -> Any:
+    """Where a history leads that the search has told."""
+    scope = Scope(producers=writers(mode), crashes=1)
+    walk, breaches = replay(CORES[mode], SEARCH_SETTINGS, scope, told.split(", "))
+    assert breaches == []
+    return walk
+
+
+def test_an_original_takes_no_log_once_it_has_taken_over() -> None:
+    """It had asked a member for its log, which left the in-sync set; the answer came later."""
+    told = (
+        "send 0 0, send 1 0, crash 0 0, session_end 0 1, read 1 0, zk 1 0, read 1 0, wake 1 0,"
+        " start 0 0, zk 1 0, deliver 1 0, read 0 0, deliver 1 0, deliver 0 1, read 1 0,"
+        " deliver 0 1, deliver 1 0, deliver 1 0, deliver 0 1, deliver 0 1"
+    )
+    walk = after(LANES, told)
+    while step := next((step for step, fault in walk.steps() if not fault), None):
+        walk.take(step)
+    assert walk.world.znodes.isr == (0, 1)
+    assert walk.world.agreed_end() == walk.world.brokers[1].replica.high_watermark
+
+
+def test_who_joins_hears_what_was_committed_meanwhile() -> None:
+    """It had the log before the commit, and nothing more is produced."""
+    told = (
+        "send 0 0, deliver 0 1, deliver 0 1, deliver 1 0, crash 1 0, send 1 0, send 1 0,"
+        " wake 0 0, start 1 0, zk 0 0, read 1 0, deliver 1 0, read 0 0"
+    )
+    walk = after(LANES, told)
+    while step := next((step for step, fault in walk.steps() if not fault), None):
+        walk.take(step)
+    assert walk.world.znodes.isr == (0, 1)
+    assert walk.world.agreed_end() == 2
+
+
+@pytest.mark.parametrize("mode", MODES, ids=NAMES)
+def test_replicas_that_remember_do_what_replicas_do(mode: Mode) -> None:
+    scope = Scope(producers=writers(mode), crashes=2, expiries=2, breaks=2, hastened=4)
+    search = Search(CORES[mode], SEARCH_SETTINGS, scope)
+    search.begin()
+    start = search.states.freeze(), list(search.budget)
+    for seed in range(6):
+        draw = Random(seed)
+        search.states.thaw(start[0])
+        search.budget[:] = start[1]
+        told: list[str] = []
+        for _ in range(60):
+            steps = list(search.steps())
+            if not steps:
+                break
+            step, _ = draw.choice(steps)
+            told.append(f"{step[0]} {step[1]} {step[2]}")
+            search.take(step)
+        world, real = search.states, replay(CORES[mode], SEARCH_SETTINGS, scope, told)[0].world
+        assert [each.replica is None for each in real.brokers] == [
+            each.replica is None for each in world.brokers
+        ]
+        assert real.znodes.view() == world.znodes.view()
+        assert list(real.pending) == list(world.pending)
+        for one, two in zip(real.brokers, world.brokers, strict=True):
+            assert main_log(one.storage) == world.facts(two).held
+            if one.replica is not None and two.replica is not None:
+                assert one.replica.high_watermark == two.replica.high_watermark

@@ -111,8 +111,6 @@ class Cluster:
         self.on_offer: Callable[[Step], None] | None = None
         """Told of each step that has become possible."""
         self.on_deadline: Callable[[BrokerId, Instant | None], None] | None = None
-        self.touched: set[int] = set()
-        """Brokers to which something has happened since somebody emptied this."""
         self.pending: dict[Step, None] = {}
         """Steps that are possible now, in the order in which they became so."""
         ids = tuple(BrokerId(each) for each in range(world.replicas))
@@ -159,20 +157,15 @@ class Cluster:
             ):
                 del self.pending[step]
 
-    def at(self, who: int) -> Broker:
-        """A broker to which something happens."""
-        self.touched.add(who)
-        return self.brokers[who]
-
     def clock(self, who: int) -> Instant:
         """What time it is for this broker."""
-        broker = self.at(who)
+        broker = self.brokers[who]
         broker.clock = max(broker.clock, self.now)
         return broker.clock
 
     def call(self, who: int, act: Callable[[Replica, Instant], asked.Effects | None]) -> None:
         """Call a replica and do what it asks.  A disk that stops ends the process."""
-        broker = self.at(who)
+        broker = self.brokers[who]
         replica = broker.replica
         if replica is None:
             return
@@ -257,7 +250,7 @@ class Cluster:
 
     def _zk(self, who: int, _: int) -> None:
         """ZooKeeper carries out the oldest request of a broker."""
-        broker = self.at(who)
+        broker = self.brokers[who]
         if not broker.operations:
             return
         operation = broker.operations.popleft()
@@ -291,7 +284,7 @@ class Cluster:
 
     def _read(self, who: int, _: int) -> None:
         """A watch has fired, or a request was refused: the broker reads the znodes."""
-        broker = self.at(who)
+        broker = self.brokers[who]
         if broker.session is None or broker.session not in self.znodes.sessions:
             return
         broker.views.append(self.znodes.view())
@@ -301,7 +294,7 @@ class Cluster:
             self.offer("view", who)
 
     def _view(self, who: int, _: int) -> None:
-        broker = self.at(who)
+        broker = self.brokers[who]
         if not broker.views or broker.session is None:
             return
         view = broker.views.popleft()
@@ -320,7 +313,7 @@ class Cluster:
 
     def expire(self, who: int) -> None:
         """ZooKeeper ends a session; the broker, should it live, hears of it later: a zombie."""
-        broker = self.at(who)
+        broker = self.brokers[who]
         if broker.session is None or broker.session not in self.znodes.sessions:
             return
         self._end_session(broker.session)
@@ -328,7 +321,7 @@ class Cluster:
 
     def suspend(self, who: int) -> None:
         """A broker loses sight of ZooKeeper and has to assume the worst; its session lives."""
-        broker = self.at(who)
+        broker = self.brokers[who]
         if broker.session is None:
             return
         broker.operations.clear()
@@ -345,7 +338,7 @@ class Cluster:
         self._end_session(session)
 
     def _told_lost(self, who: int, _: int) -> None:
-        broker = self.at(who)
+        broker = self.brokers[who]
         if broker.session is None or broker.session in self.znodes.sessions:
             return
         broker.session = None
@@ -357,7 +350,7 @@ class Cluster:
 
     def _begin(self, who: int, _: int) -> None:
         """A broker connects to ZooKeeper."""
-        broker = self.at(who)
+        broker = self.brokers[who]
         if not broker.up or broker.session is not None:
             return
         broker.session = self.znodes.begin_session(broker.number)
@@ -408,7 +401,7 @@ class Cluster:
         message = queue.popleft()
         if queue:
             self.offer("deliver", source, to)
-        broker = self.at(to)
+        broker = self.brokers[to]
         known = broker.replica.status().get("epoch", -1) if broker.replica is not None else -1
         writes = broker.storage.disk.writes
         self.call(to, lambda replica, now: replica.receive(BrokerId(source), message, now))
@@ -454,7 +447,7 @@ class Cluster:
 
     def start(self, who: int) -> None:
         """A process starts, with the files that are there."""
-        broker = self.at(who)
+        broker = self.brokers[who]
         assert not broker.up
         broker.life += 1
         now = self.clock(who)
@@ -478,7 +471,7 @@ class Cluster:
 
     def crash(self, who: int, power: Random | None = None) -> None:
         """A process ends.  Its files stay as they were written, or, without power, as synced."""
-        broker = self.at(who)
+        broker = self.brokers[who]
         if not broker.up:
             return
         broker.replica = None
@@ -515,7 +508,7 @@ class Cluster:
 
     def _wake(self, who: int, _: int) -> None:
         """The clock of a broker goes to its next deadline, whatever the others' say."""
-        broker = self.at(who)
+        broker = self.brokers[who]
         if broker.replica is None:
             return
         deadline = broker.replica.next_deadline()
@@ -524,7 +517,7 @@ class Cluster:
             self.wake(who)
 
     def _sync_begin(self, who: int, _: int) -> None:
-        broker = self.at(who)
+        broker = self.brokers[who]
         if broker.replica is None or broker.work is not None:
             return
         broker.sync_wanted = False
@@ -537,7 +530,7 @@ class Cluster:
             self.offer("sync_run", who)
 
     def _sync_run(self, who: int, _: int) -> None:
-        broker = self.at(who)
+        broker = self.brokers[who]
         if broker.work is None:
             return
         try:
@@ -553,7 +546,7 @@ class Cluster:
             self.offer("sync_end", who)
 
     def _sync_end(self, who: int, _: int) -> None:
-        broker = self.at(who)
+        broker = self.brokers[who]
         work, error = broker.work, broker.work_error
         if work is None:
             return

@@ -6,6 +6,7 @@ numbers of starts are left out; what is made from the files is not looked at aga
 
 from collections import deque
 from enum import Enum
+from functools import cache
 from hashlib import blake2b
 from marshal import dumps
 from typing import Any
@@ -16,9 +17,9 @@ from orderwire.broker.log import LogConfig, PartitionLog
 from orderwire.broker.log.faulty import FaultyDisk, FaultyFile, FaultyStorage
 from orderwire.broker.replication.settings import ReplicationSettings
 from orderwire.kernel import NS_PER_S
-from orderwire.sim.replication_cluster import Broker
 
-_TIMES_NS = range(1_600_000_000_000_000_000, 1_800_000_000_000_000_000)
+TIMES_NS = range(1_600_000_000_000_000_000, 1_800_000_000_000_000_000)
+"""What is taken for a time."""
 _TIMES_MS = range(1_600_000_000_000, 1_800_000_000_000)
 _PAST_NS = 10 * NS_PER_S
 """Whatever is older is as old as this."""
@@ -32,27 +33,24 @@ def fingerprint(value: Any) -> bytes:
     return blake2b(dumps(value, 2), digest_size=16).digest()
 
 
+@cache
+def _slots(kind: type) -> tuple[str, ...]:
+    """The names of an object's slots."""
+    found: list[str] = []
+    for base in kind.__mro__:
+        slots = getattr(base, "__slots__", ())
+        found += (slots,) if isinstance(slots, str) else slots
+    return tuple(found)
+
+
 class Reader:
-    """Makes plain data of one broker's objects."""
+    """Makes plain data of what one broker, or the judge, is."""
 
     def __init__(self, clock: int, *, power: bool) -> None:
         self._clock = clock
         self._power = power
         """Whether it matters what is durable."""
         self._path: list[Any] = []
-
-    def broker(self, broker: Broker) -> Any:
-        """Everything that one process is."""
-        return (
-            self.read(broker.storage.disk),
-            self.read(broker.replica),
-            broker.session is not None,
-            self.read(broker.operations),
-            self.read(broker.views),
-            broker.sync_wanted,
-            self.read(broker.work),
-            broker.work_error is not None,
-        )
 
     def read(self, value: Any) -> Any:
         """One object and what hangs on it."""
@@ -77,7 +75,7 @@ class Reader:
         return self._object(value, kind)
 
     def _number(self, value: int) -> Any:
-        if value in _TIMES_NS:
+        if value in TIMES_NS:
             return ("t", max(value - self._clock, -_PAST_NS))
         return 0 if value in _TIMES_MS else value
 
@@ -102,11 +100,9 @@ class Reader:
             found = {name: getattr(value, name) for name in value.__struct_fields__}
         else:
             found = dict(getattr(value, "__dict__", {}))
-            for base in kind.__mro__:
-                slots = getattr(base, "__slots__", ())
-                for name in (slots,) if isinstance(slots, str) else slots:
-                    if hasattr(value, name):
-                        found[name] = getattr(value, name)
+            for name in _slots(kind):
+                if hasattr(value, name):
+                    found[name] = getattr(value, name)
         result = (kind.__name__, *((name, self.read(found[name])) for name in sorted(found)))
         self._path.pop()
         return result

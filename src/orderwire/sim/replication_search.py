@@ -2,14 +2,12 @@
 
 States are visited breadth first, so that what is found first has the shortest history.  A state is
 what the replicas, their disks, links and ZooKeeper are, and what the clients know; two that read
-alike are one.  Time passes at a broker when nothing else can happen, or as a fault.  [S004:5]
+alike are one.  Time passes at a broker when nothing else can happen, or as a fault.  What bounds a
+search is how often each fault may happen, not how long a history is.  [S004:5]
 """
 
-import pickle
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from random import Random
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -17,9 +15,10 @@ from orderwire.broker.replication.settings import ReplicationSettings
 from orderwire.kernel import NS_PER_S
 from orderwire.sim.replication_clients import ProducerSettings
 from orderwire.sim.replication_cluster import MakeReplica, Step, WorldSettings
-from orderwire.sim.replication_fingerprint import Reader, fingerprint
+from orderwire.sim.replication_remembered import Forgetful
+from orderwire.sim.replication_states import Frozen, SearchedWorld
 from orderwire.sim.replication_world import ReplicationWorld
-from orderwire.verify.replication import Event, Judge
+from orderwire.verify.replication import Breach, Judge
 
 FAULTS = ("crash", "power", "expire", "hasten", "break")
 """Crash, power failure, expiry of the living original's session, a deadline that comes early, and
@@ -44,7 +43,11 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     expiries: int = 0
     hastened: int = 0
     breaks: int = 0
-    states_max: int = 1_000_000
+    slow_disks: bool = False
+    """Whether something else may happen before a disk is done; power failures need it."""
+    acks_one_lost: bool = False
+    """Whether what acks=1 acknowledged may be lost."""
+    states_max: int = 5_000_000
     liveness: bool = True
     """Whether to look for states from which the partition cannot become whole any more."""
     until: frozenset[str] = frozenset()
@@ -65,33 +68,23 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     deepest: int
     kinds: dict[str, int]
     """How many steps of each kind were tried."""
+    calls: int
+    """How many different calls the replicas had to answer."""
 
 
-class Forgetful(Random):
-    """The chance with which a disk keeps nothing but what was synced."""
-
-    def random(self) -> float:
-        """Always the least."""
-        return 0.0
-
-
-class _State(msgspec.Struct):
-    parts: list[bytes]
-    """Pickled: each broker, then the judge, then everything else."""
-    key: bytes
+class _Node(msgspec.Struct):
+    number: int
     depth: int
+    frozen: Frozen
+    budget: tuple[int, ...]
 
 
-class Search:
-    """One search."""
+class Walk:
+    """Goes through a world step by step, within the budget of its scope."""
 
-    def __init__(
-        self, make_replica: MakeReplica, settings: ReplicationSettings, scope: Scope
-    ) -> None:
+    def __init__(self, world: ReplicationWorld, scope: Scope) -> None:
+        self.world = world
         self.scope = scope
-        self.judge = Judge()
-        self._parts: list[bytes | None] = [None] * (scope.replicas + 1)
-        """What the brokers and the judge are now, pickled; None: not the same any more."""
         self.budget = [
             scope.crashes,
             scope.power_failures,
@@ -99,20 +92,14 @@ class Search:
             scope.hastened,
             scope.breaks,
         ]
-        world = WorldSettings(
-            replicas=scope.replicas,
-            producers=scope.producers,
-            consumers=0,
-            coarse=True,
-            sync_at_once=not scope.power_failures,
-        )
-        self.world = ReplicationWorld(make_replica, settings, world, on_event=self._event)
-        self._seen: dict[bytes, bytes] = {}
-        """Digest of a broker as pickled → its fingerprint."""
+        slow = scope.slow_disks or scope.power_failures > 0
+        self._at_once = AT_ONCE if slow else AT_ONCE | {"sync_begin"}
 
-    def _event(self, event: Event) -> None:
-        self._parts[-1] = None
-        self.judge.take(event)
+    def begin(self) -> None:
+        """Come to where everybody is connected, somebody original, and clients begin."""
+        self.settle()
+        self.world.begin_clients()
+        self._hurry()
 
     def settle(self) -> None:
         """Come to where everybody is connected and somebody original."""
@@ -202,148 +189,52 @@ class Search:
 
     def _hurry(self) -> None:
         pending = self.world.pending
-        while due := next((step for step in pending if step[0] in AT_ONCE), None):
+        while due := next((step for step in pending if self._waits_for_nothing(step)), None):
             self.world.take(due)
 
-    # States.
+    def _waits_for_nothing(self, step: Step) -> bool:
+        if step[0] == "session_end":  # only the original's is seen by anybody
+            return step[2] != self.world.znodes.owner
+        return step[0] in self._at_once
 
-    def save(self, depth: int) -> _State:
-        """What is now."""
-        world = self.world
-        parts = self._parts
-        for who in world.touched:
-            parts[who] = None
-        world.touched.clear()
-        for who, broker in enumerate(world.brokers):
-            if parts[who] is None:
-                parts[who] = pickle.dumps(broker, 5)
-        if parts[-1] is None:
-            parts[-1] = pickle.dumps(self.judge, 5)
-        whole = [part for part in parts if part is not None]
-        whole.append(pickle.dumps(self._rest(), 5))
-        return _State(whole, self._key(whole), depth)
 
-    def _rest(self) -> tuple[Any, ...]:
-        world = self.world
-        return (
-            world.znodes,
-            world.producers,
-            world.queues,
-            world.open,
-            world.believes,
-            world.tokens,
-            world.pending,
-            self.budget,
-        )
+class Search(Walk):
+    """One search."""
 
-    def restore(self, state: _State) -> None:
-        """Make it what is now."""
-        world = self.world
-        parts = self._parts
-        for who in range(len(world.brokers)):
-            if parts[who] is not state.parts[who] or who in world.touched:
-                parts[who] = state.parts[who]
-                world.brokers[who] = pickle.loads(state.parts[who])
-        world.touched.clear()
-        if parts[-1] is not state.parts[-2]:
-            parts[-1] = state.parts[-2]
-            self.judge = pickle.loads(state.parts[-2])
-        (
-            world.znodes,
-            world.producers,
-            world.queues,
-            world.open,
-            world.believes,
-            world.tokens,
-            world.pending,
-            self.budget,
-        ) = pickle.loads(state.parts[-1])
-
-    def _key(self, blobs: list[bytes]) -> bytes:
-        world = self.world
-        reads: list[Any] = []
-        for who, broker in enumerate(world.brokers):
-            known = self._seen.get(blobs[who])
-            if known is None:
-                reader = Reader(broker.clock or world.now, power=self.scope.power_failures > 0)
-                known = self._remember(blobs[who], fingerprint(reader.broker(broker)))
-            reads.append(known)
-        judged = self._seen.get(blobs[-2])
-        if judged is None:
-            reader = Reader(0, power=False)
-            facts = (reader.read(self.judge.truth), reader.read(self.judge.facts()))
-            judged = self._remember(blobs[-2], fingerprint(facts))
-        reads.append(judged)
-        reader = Reader(0, power=False)
-        znodes = world.znodes
-        alive = set(znodes.sessions)
-        reads += [
-            reader.read(znodes.view()),
-            reader.read(znodes.sync_end),
-            tuple(sorted(znodes.locks)),
-            tuple(broker.session in alive for broker in world.brokers),
-            reader.read(world.queues),
-            reader.read(world.open),
-            tuple(sorted(world.tokens.items())),
-            tuple(sorted(_nameless(step) for step in world.pending)),
-            reader.read([self._producer(each) for each in world.producers]),
-            tuple(self.budget),
-        ]
-        return fingerprint(tuple(reads))
-
-    def _remember(self, blob: bytes, read: bytes) -> bytes:
-        if len(self._seen) > 50_000:
-            self._seen.clear()
-        self._seen[blob] = read
-        return read
-
-    @staticmethod
-    def _producer(producer: Any) -> Any:
-        flight = [(each.number, each.token, each.broker) for each in producer.flight]
-        return (
-            producer.next,
-            flight,
-            producer.answers,
-            producer.broker,
-            producer.recovering,
-            producer.done,
-        )
+    def __init__(
+        self, make_replica: MakeReplica, settings: ReplicationSettings, scope: Scope
+    ) -> None:
+        power = scope.power_failures > 0
+        self.states = SearchedWorld(make_replica, settings, _world(scope), power=power)
+        self.states.acks_one_lost = scope.acks_one_lost
+        super().__init__(self.states, scope)
 
     def whole(self) -> bool:
         """Whether everything is as it should be in the end."""
-        world = self.world
+        world = self.states
         return (
             len(world.znodes.isr) == len(world.brokers)
             and self._all_taken_up()
             and all(broker.up for broker in world.brokers)
-            and world.agreed_end() == self.judge.end
-            and not self._owed()
+            and world.agreed_end() == world.end
+            and not world.owed
         )
-
-    def _owed(self) -> list[str]:
-        lost = self.world.power_failed
-        return [
-            each
-            for each in self.judge.uncommitted()
-            if not (lost and self.judge.acks_of(each) == 1)
-        ]
 
     # The search.
 
     def run(self, enough: Callable[[], bool] | None = None) -> Found:
         """Visit everything within the scope, or until somebody has had enough."""
-        scope = self.scope
-        self.settle()
-        self.world.begin_clients()
-        first = self.save(0)
-        came_from: dict[bytes, tuple[bytes, Step] | None] = {first.key: None}
-        violations: dict[str, tuple[str, bytes, Step | None]] = {}
-        back: dict[bytes, list[bytes]] = {}
-        good: list[bytes] = [first.key] if self.whole() else []
-        waiting = deque([first])
+        scope, world = self.scope, self.states
+        self.begin()
+        frozen = world.freeze()
+        numbers = {world.key(frozen, *self.budget): 0}
+        came_from: list[tuple[int, Step] | None] = [None]
+        violations: dict[str, tuple[str, int, Step | None]] = {}
+        back: list[list[int]] = [[]]
+        good = [0] if self.whole() else []
+        waiting = deque([_Node(0, 0, frozen, tuple(self.budget))])
         kinds: Counter[str] = Counter()
-        complete = True
-        state = first
+        complete, deepest = True, 0
         while waiting:
             if (
                 len(came_from) >= scope.states_max
@@ -352,41 +243,37 @@ class Search:
             ):
                 complete = False
                 break
-            state = waiting.popleft()
-            self.restore(state)
+            node = waiting.popleft()
+            deepest = node.depth
+            self._back_to(node)
             for step, fault in list(self.steps()):
-                self.restore(state)
+                self._back_to(node)
                 kinds[step[0]] += 1
                 try:
                     self.take(step)
                 except AssertionError as error:
-                    violations.setdefault(f"assert: {error}", (str(error), state.key, step))
+                    violations.setdefault(f"assert: {error}", (str(error), node.number, step))
                     continue
-                after = self.save(state.depth + 1)
+                frozen = world.freeze()
+                key = world.key(frozen, *self.budget)
+                number = numbers.get(key)
+                if number is None:
+                    number = numbers[key] = len(came_from)
+                    came_from.append((node.number, step))
+                    back.append([])
+                    breaches = world.breaches + world.seen()
+                    for breach in breaches:
+                        said = (breach.sentence, number, None)
+                        violations.setdefault(breach.invariant, said)
+                    if not breaches:  # what follows a breach says nothing new
+                        if self.whole():
+                            good.append(number)
+                        waiting.append(_Node(number, node.depth + 1, frozen, tuple(self.budget)))
                 if scope.liveness and not fault:
-                    back.setdefault(after.key, []).append(state.key)
-                if after.key in came_from:
-                    continue
-                came_from[after.key] = (state.key, step)
-                self.world.look()
-                self._parts[-1] = after.parts[-2]  # a look adds nothing but breaches
-                for breach in self.judge.breaches:
-                    violations.setdefault(breach.invariant, (breach.sentence, after.key, None))
-                if self.judge.breaches:
-                    self._parts[-1] = None
-                    continue  # what follows a breach says nothing new
-                if self.whole():
-                    good.append(after.key)
-                waiting.append(after)
+                    back[number].append(node.number)
         stuck, example = -1, []
         if scope.liveness and complete and not violations:
-            reached = set(good)
-            while good:
-                for before in back.get(good.pop(), ()):
-                    if before not in reached:
-                        reached.add(before)
-                        good.append(before)
-            lost = [key for key in came_from if key not in reached]
+            lost = _unreached(good, back)
             stuck = len(lost)
             if lost:
                 example = _path(came_from, lost[0])
@@ -395,28 +282,71 @@ class Search:
             edges=sum(kinds.values()),
             complete=complete,
             violations={
-                kind: [sentence, *_path(came_from, key), *([_say(step)] if step else [])]
-                for kind, (sentence, key, step) in violations.items()
+                kind: [sentence, *_path(came_from, number), *([_say(step)] if step else [])]
+                for kind, (sentence, number, step) in violations.items()
             },
             stuck=stuck,
             stuck_steps=example,
-            deepest=state.depth,
+            deepest=deepest,
             kinds=dict(sorted(kinds.items())),
+            calls=world.book.calls,
         )
 
+    def _back_to(self, node: _Node) -> None:
+        self.states.thaw(node.frozen)
+        self.budget[:] = node.budget
 
-def _nameless(step: Step) -> Step:
-    """Without the number of a session."""
-    return ("session_end", step[1], 0) if step[0] == "session_end" else step
+
+def replay(
+    make_replica: MakeReplica,
+    settings: ReplicationSettings,
+    scope: Scope,
+    steps: Iterable[str],
+) -> tuple[Walk, list[Breach]]:
+    """Let real replicas go through a history that a search has told; returns where they are then,
+    and what is wrong there.  Raises AssertionError where one notices it itself."""
+    judge = Judge()
+    walk = Walk(ReplicationWorld(make_replica, settings, _world(scope), on_event=judge.take), scope)
+    walk.begin()
+    for said in steps:
+        kind, who, other = said.split()
+        step = (kind, int(who), int(other))
+        assert any(each == step for each, _ in walk.steps()), f"{said} is not possible"
+        walk.take(step)
+    walk.world.look()
+    return walk, judge.breaches
+
+
+def _world(scope: Scope) -> WorldSettings:
+    return WorldSettings(
+        replicas=scope.replicas,
+        producers=scope.producers,
+        consumers=0,
+        coarse=True,
+        sync_at_once=not scope.power_failures,
+    )
+
+
+def _unreached(good: list[int], back: list[list[int]]) -> list[int]:
+    """From where no step leads to what is good."""
+    reached = bytearray(len(back))
+    for each in good:
+        reached[each] = 1
+    while good:
+        for before in back[good.pop()]:
+            if not reached[before]:
+                reached[before] = 1
+                good.append(before)
+    return [number for number, seen in enumerate(reached) if not seen]
 
 
 def _say(step: Step) -> str:
     return f"{step[0]} {step[1]} {step[2]}"
 
 
-def _path(came_from: dict[bytes, tuple[bytes, Step] | None], key: bytes) -> list[str]:
+def _path(came_from: list[tuple[int, Step] | None], number: int) -> list[str]:
     steps: list[str] = []
-    before = came_from[key]
+    before = came_from[number]
     while before is not None:
         steps.append(_say(before[1]))
         before = came_from[before[0]]

@@ -14,7 +14,7 @@ class PartitionZnodes:
         self.preferred = preferred
         self.epoch = -1
         self.original: BrokerId | None = None
-        self._owner: Session | None = None
+        self.owner: Session | None = None
         """The session of the ephemeral `original`."""
         self.isr = replicas
         self.version = 0
@@ -41,9 +41,9 @@ class PartitionZnodes:
         """Ephemeral znodes go; returns whether the partition's view changed."""
         self.sessions.pop(session, None)
         self.locks = {broker: each for broker, each in self.locks.items() if each != session}
-        if self._owner != session:
+        if self.owner != session:
             return False
-        self.original = self._owner = None
+        self.original = self.owner = None
         return True
 
     def least_sync(self) -> int:
@@ -64,15 +64,15 @@ class PartitionZnodes:
                 if epoch != self.epoch or self.original is not None or broker not in self.isr:
                     return False
                 self.epoch += 1
-                self.original, self._owner = broker, session
+                self.original, self.owner = broker, session
                 return True
             case Resign(epoch):
                 if epoch != self.epoch or self.original != broker:
                     return False
-                self.original = self._owner = None
+                self.original = self.owner = None
                 return True
             case ChangeIsr(isr, version, epoch):
-                ours = self.original == broker and self._owner == session
+                ours = self.original == broker and self.owner == session
                 if version != self.version or epoch != self.epoch or not ours:
                     return False
                 assert isr, "an in-sync set is never empty"
@@ -80,7 +80,7 @@ class PartitionZnodes:
                 self.version += 1
                 return True
             case SetSync(start, end, epoch, number):
-                if self._owner != session or epoch != self.epoch:
+                if self.owner != session or epoch != self.epoch:
                     return False
                 least = self.least_sync()
                 if start is not None and start >= least:

@@ -223,6 +223,15 @@ class LaneMember:
         message = LaneFetch(self._replica.known_epoch, log.end_offset, log.epochs.latest)
         return [Tell(source, message)]
 
+    def stop_fetching(self, now: Instant) -> None:
+        """We are original now: whoever was asked for its log answers too late, and what came of it
+        without its last cut is nothing.  [R7]"""
+        self._cut = self._missing_until = None
+        self._source = self._asked_until = None
+        store = self._store
+        if store.log.end_offset > store.last.end_offset:
+            store.back_to(store.last.end_offset, now // NS_PER_MS)
+
     def _fetch_once(self, source: BrokerId, now: Instant) -> Effects:
         return [] if self._source == source else self.fetch(source, now)
 

@@ -180,6 +180,8 @@ class LaneOriginal:
             if member not in before:
                 effects.append(Note(MemberJoined(self.epoch, member)))
                 if member in self._replica.links:
+                    # It may have had our log before the last commit, and was not told of that.
+                    effects.append(Tell(member, self._commit()))
                     effects.append(Tell(member, LaneResend(self._store.copy(member).end)))
         for member in sorted(before - set(view.isr)):
             self._states.pop(member, None)
@@ -253,6 +255,7 @@ class LaneOriginal:
     def _take_over(self, now: Instant) -> Effects:
         """Our log is the latest: propose it as it is.  [R7]"""
         self.phase = Phase.ORDERING
+        self._replica.member.stop_fetching(now)
         effects = self._propose((), self._store.last.ends, now)
         self._replica.open_lane()
         for member in self._others():
