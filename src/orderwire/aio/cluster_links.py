@@ -99,6 +99,9 @@ class ClusterLinks:
         self._next = count(1).__next__
         self._server: Server | TlsListener | None = None
         self._closing = False
+        self._told: msgspec.Struct | None = None
+        self._told_frame: bytes | bytearray = b""
+        """What was told last in this turn, to whomever, and its frame."""
         self.address = ("", 0)
 
     async def listen(self, host: str, port: int) -> None:
@@ -151,10 +154,16 @@ class ClusterLinks:
     def tell(
         self, to: BrokerId, kind: FrameKind, topic_id: bytes, index: int, message: msgspec.Struct
     ) -> None:
-        """Send a message if there is a link; without one it is lost, as in a connection's end."""
+        """Send a message if there is a link; without one it is lost, as in a connection's end.
+
+        The same object told to several is one frame.
+        """
         link = self._links.get(to)
-        if link is not None:
-            link.send(message_frame(kind, topic_id, index, message))
+        if link is None:
+            return
+        if message is not self._told:
+            self._told, self._told_frame = message, message_frame(kind, topic_id, index, message)
+        link.send(self._told_frame)
 
     def ask(self, to: BrokerId, kind: FrameKind, message: Ask | Told) -> bool:
         """Send something beside the replicas' messages; False when there is no link."""
@@ -166,6 +175,7 @@ class ClusterLinks:
 
     def flush(self) -> None:
         """Send what was told."""
+        self._told, self._told_frame = None, b""
         for link in list(self._links.values()):
             link.flush()
 

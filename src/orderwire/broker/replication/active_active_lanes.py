@@ -339,6 +339,8 @@ class ActiveActiveLanes:
         self._gathering = False
         effects: Effects = []
         window = self.settings.message_bytes_max
+        parts: dict[int, LaneData] = {}
+        """Read once, whoever gets them."""
         for member in self.isr:
             if member == self.me or member not in self.links:
                 continue
@@ -354,17 +356,20 @@ class ActiveActiveLanes:
                 self._gathering = True
                 continue
             while at < end and lane.pending_bytes(ordered) - lane.pending_bytes(at) < window:
-                try:
-                    start, data = self._part(at)
-                except BesideDamaged:
-                    if at >= ordered:
-                        raise
-                    at = ordered  # what is ordered, others have in their logs
-                    continue
-                if not data:
+                part = parts.get(at)
+                if part is None:
+                    try:
+                        start, data = self._part(at)
+                    except BesideDamaged:
+                        if at >= ordered:
+                            raise
+                        at = ordered  # what is ordered, others have in their logs
+                        continue
+                    part = parts[at] = LaneData(at, start, lane.fresh, data)
+                if not part.data:
                     break
-                effects.append(Tell(member, LaneData(at, start, lane.fresh, data)))
-                at = start + len(data)
+                effects.append(Tell(member, part))
+                at = part.start + len(part.data)
             self._pushed[member] = at
             self._gathering = self._gathering or at > ordered
         return effects

@@ -231,16 +231,15 @@ class Rounds:
             self.out.add(SetSync(None, running.end, self.epoch, running.number))
             self._ask(running, self.office.me)
             return
-        for each in running.members:
-            self._ask(running, each)
+        self._ask(running, *running.members)
 
-    def _ask(self, running: Round, member: BrokerId) -> None:
+    def _ask(self, running: Round, *members: BrokerId) -> None:
         number, attempt = running.number, running.attempt
-        if running.recovery:
-            self.out.tell(member, Collect(self.epoch, number, attempt))
-        else:
+        message: Collect | SyncClose = Collect(self.epoch, number, attempt)
+        if not running.recovery:
             message = SyncClose(self.epoch, number, attempt, running.start, running.end)
-            self.out.tell(member, message)
+        for each in members:
+            self.out.tell(each, message)
 
     def _again(self, running: Round, now: Instant) -> None:
         """Another attempt, with who is in sync now.  [R5]"""
@@ -259,8 +258,7 @@ class Rounds:
             return
         if not running.planned and now >= running.told_at + _REPEAT_NS:
             running.told_at = now  # watches may be missed, replicas may have been closed  [G14]
-            for each in running.awaited:
-                self._ask(running, each)
+            self._ask(running, *running.awaited)
         if now >= running.deadline:
             running.deadline = Instant(now + self.settings.round_timeout_ns)
             late = set(running.awaited) - {self.office.me}
@@ -429,19 +427,18 @@ class Rounds:
 
     def tell_all_committed(self) -> None:
         """Let every member know S, and where our log begins.  [R6]"""
-        for each in self.office.isr:
-            if each != self.office.me:
-                self.tell_committed(each)
+        self.tell_committed(*(each for each in self.office.isr if each != self.office.me))
 
-    def tell_committed(self, member: BrokerId) -> None:
-        """Let a member know them."""
+    def tell_committed(self, *members: BrokerId) -> None:
+        """Let members know them."""
         message = Commit(
             self.epoch,
             self.files.committed,
             self.original.next_offset,
             min(self.files.log.start_offset, self.files.committed),
         )
-        self.out.tell(member, message)
+        for each in members:
+            self.out.tell(each, message)
 
     # Who is in sync.
 
