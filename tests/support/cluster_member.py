@@ -24,6 +24,7 @@ class Told:
         self.gone: list[bytes] = []
         self.brokers = 0
         self.lost = 0
+        self.doubts: list[bool] = []
         self.locks: list[tuple[bytes, int]] = []
         self.sync_ends: list[tuple[int, int, int]] = []
 
@@ -46,6 +47,9 @@ class Told:
 
     def brokers_changed(self) -> None:
         self.brokers += 1
+
+    def session_in_doubt(self, in_doubt: bool) -> None:
+        self.doubts.append(in_doubt)
 
     def session_lost(self) -> None:
         self.lost += 1

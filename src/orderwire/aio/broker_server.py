@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from random import SystemRandom
 from ssl import SSLContext
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -128,6 +128,7 @@ class BrokerServer:
         self._one_by_one = settings.flush is Flush.MESSAGE
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="orderwire-disk")
         self._login_worker: ThreadPoolExecutor | None = None
+        self._opener: ThreadPoolExecutor | None = None
         self._guard = guard
         self._tls = tls
         self._connections: set[Connection] = set()
@@ -156,7 +157,28 @@ class BrokerServer:
             cluster=host,
             open_replica=None if open_replica is None else self._replica_opener(open_replica),
             guard=guard,
+            aside=self._open_aside,
         )
+
+    def _open_aside(
+        self, job: Callable[[], Any], then: Callable[[Any, Instant], None], now: Instant
+    ) -> None:
+        """Read files in a thread of its own: it may take longer than a session."""
+        if self._opener is None:
+            self._opener = ThreadPoolExecutor(1, thread_name_prefix="orderwire-open")
+        future = self.loop.run_in_executor(self._opener, job)
+
+        def opened(done: "asyncio.Future[Any]") -> None:
+            if done.cancelled() or self._server is None or self.failed.done():
+                return
+            try:
+                then(done.result(), self.clock.now())
+            except StorageError as error:
+                self.fail(error)
+                return
+            self.after_turn()
+
+        future.add_done_callback(opened)
 
     def _replica_opener(self, opener: ReplicaOpener) -> OpenReplica:
         return lambda of: opener(of, self._files.storage_of(of.topic, of.index), self.clock.now())
@@ -272,6 +294,8 @@ class BrokerServer:
         await self._server.wait_closed()
         self._server = None
         self._worker.shutdown(wait=True)
+        if self._opener is not None:
+            self._opener.shutdown(wait=True, cancel_futures=True)
         if self._login_worker is not None:
             self._login_worker.shutdown(wait=False, cancel_futures=True)
         if not self.failed.done():

@@ -355,8 +355,12 @@ class ClusterHost:
         """The view of a partition."""
         self._turn(lambda replicas, now: replicas.viewed(topic_id, index, view, now))
 
+    def session_in_doubt(self, in_doubt: bool) -> None:
+        """Whether the ZooKeeper session may have ended."""
+        self._turn(lambda replicas, now: replicas.session_in_doubt(in_doubt))
+
     def session_lost(self) -> None:
-        """The ZooKeeper session has ended, or may have."""
+        """The ZooKeeper session has ended."""
         _LOG.warning("the ZooKeeper session is lost: this broker is original of nothing")
         self._turn(lambda replicas, now: replicas.session_lost(now))
 

@@ -4,9 +4,10 @@ async with ClusterZookeeper("zk:2181", BrokerId(1), broker, member) as cluster:
     await cluster.topics.create(topic)       # every broker's member hears `topic_changed`
     cluster.carry_out(topic, 0, Elect(-1))   # … and then `viewed`
 
-Everything is told in the loop, in the order in which it was read.  When the session has ended, or
-may have by our own clock, `session_lost` is told at once; then all that was known is read again in
-a new session, in which this broker is original of nothing.
+Everything is told in the loop, in the order in which it was read.  When the session may have ended
+by our own clock, `session_in_doubt` is told at once, and again when ZooKeeper has answered in it.
+When it has ended, `session_lost` is told; then all that was known is read again in a new session,
+in which this broker is original of nothing.
 """
 
 import asyncio
@@ -85,7 +86,7 @@ class ClusterTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     lazy_ns: int = 500 * NS_PER_MS
     """`syncStart` and `syncEnd` that are written lazily are written this often."""
     sure_permille: int = 900
-    """Of the session's length: after such a silence we assume that it has ended.  [S004:4.6]"""
+    """Of the session's length: after such a silence it is in doubt.  [S004:4.6]"""
     silent_permille: int = 666
     """After such a silence another connection is tried."""
 
@@ -105,8 +106,12 @@ class Member(Seer, Protocol):
         """`ClusterZookeeper.brokers` says something else than before."""
         ...
 
+    def session_in_doubt(self, in_doubt: bool) -> None:
+        """The session may have ended, so that others are original; or it has not."""
+        ...
+
     def session_lost(self) -> None:
-        """The session has ended, or may have: we are original of nothing."""
+        """The session has ended: we are original of nothing."""
         ...
 
 
@@ -170,6 +175,7 @@ class ClusterZookeeper:
         self._joining: asyncio.Task[None] | None = None
         self._upkeep: list[asyncio.Task[None]] = []
         self._hung_up_ns = 0
+        self._in_doubt = False
         self._lazy: dict[FollowedPartition, None] = {}
 
     # -- life -------------------------------------------------------------------------------
@@ -315,6 +321,12 @@ class ClusterZookeeper:
         for partition in self._every_partition():
             partition.abandon()
         self._member.session_lost()
+        self._doubt(False)
+
+    def _doubt(self, in_doubt: bool) -> None:
+        if in_doubt != self._in_doubt:
+            self._in_doubt = in_doubt
+            self._member.session_in_doubt(in_doubt)
 
     async def _join(self) -> None:
         """Register in the session that has begun, and read everything."""
@@ -417,7 +429,11 @@ class ClusterZookeeper:
         return data.decode("ascii")
 
     async def _beat(self) -> None:
-        """Notice by our own clock when ZooKeeper is silent, and when the session may be over."""
+        """Notice by our own clock when ZooKeeper is silent, and when the session may be over.
+
+        It may as well not be: a ZooKeeper that waits for its disk is silent to everybody, and keeps
+        all sessions.  So who only doubts gives nothing up, and nobody has to be elected.
+        """
         client, times = self.client, self._times
         while True:
             now_ns, session_ns = time.monotonic_ns(), client.session_ns
@@ -425,17 +441,17 @@ class ClusterZookeeper:
             if self.scope.live:
                 left_ns = self._sure_until_ns() - now_ns
                 silent_ns = now_ns - client.heard_ns
-                if left_ns <= 0:
-                    why = f"ZooKeeper has not been heard for {silent_ns // NS_PER_MS} ms"
-                    self._lose(why)
-                    client.renew(why)
-                elif (
+                if left_ns <= 0 and not self._in_doubt:
+                    _LOG.warning("ZooKeeper has not been heard for %d ms", silent_ns // NS_PER_MS)
+                self._doubt(left_ns <= 0)
+                if (
                     silent_ns * 1_000 > session_ns * times.silent_permille
                     and self._hung_up_ns != client.heard_ns
                 ):
                     self._hung_up_ns = client.heard_ns
                     client.hang_up()
-                wait_ns = min(wait_ns, max(left_ns, NS_PER_MS))
+                if left_ns > 0:
+                    wait_ns = min(wait_ns, left_ns)
             if self.scope.usable and now_ns - client.heard_ns >= session_ns // _BEATS:
                 self.scope.spawn(self._call())
             await asyncio.sleep(wait_ns / NS_PER_S)

@@ -134,8 +134,12 @@ class ClusterMember(Protocol):
         """The view of a partition, here or elsewhere: new, changed, or after an attempt of ours."""
         ...
 
+    def session_in_doubt(self, in_doubt: bool) -> None:
+        """The ZooKeeper session may have ended, so that others are original; or it has not."""
+        ...
+
     def session_lost(self) -> None:
-        """The ZooKeeper session has ended, or may have."""
+        """The ZooKeeper session has ended."""
         ...
 
     def connected(self, broker: BrokerId) -> None:

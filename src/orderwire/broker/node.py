@@ -28,7 +28,7 @@ from orderwire.broker.log import (
 from orderwire.broker.parked import ParkedRequests
 from orderwire.broker.partitions import Partition
 from orderwire.broker.producer_ids import ProducerIds
-from orderwire.broker.replicas import OpenReplica, Replicas
+from orderwire.broker.replicas import DoAside, OpenReplica, Replicas
 from orderwire.broker.replication.replica import SyncWork
 from orderwire.broker.replies import Client, Outcome, Reply, Request, reply
 from orderwire.broker.requests import HANDLERS, unsupported_version
@@ -102,8 +102,10 @@ class Broker:
         cluster: Cluster | None = None,
         open_replica: OpenReplica | None = None,
         guard: Guard | None = None,
+        aside: DoAside | None = None,
     ) -> None:
-        """With a `cluster`, topics are the cluster's, and every partition has replicas."""
+        """With a `cluster`, topics are the cluster's, and every partition has replicas; `aside`
+        opens them in another thread."""
         self.settings = settings
         self.guard = guard
         """Who may do what; None: everybody everything."""
@@ -122,6 +124,7 @@ class Broker:
             files_of_topics = files
         self.topics = TopicStore(files_of_topics, settings.topics, chance)
         self.groups = GroupCoordinator(settings.groups, chance)
+        self.aside: DoAside = aside or (lambda job, then, now: then(job(), now))
         self._open_log = open_log
         self._remove_logs = remove_logs
         self._partitions: dict[str, list[Partition | None]] = {}
@@ -325,23 +328,20 @@ class Broker:
         """Open the logs of a topic that are not open yet."""
         partitions = self._partitions.setdefault(topic.name, [])
         if self.replicas is not None:
-            for index, known in enumerate(partitions):
+            for index, known in enumerate(list(partitions)):
                 if known is None:  # it may have come here since
-                    partitions[index] = self._open_replica(self.replicas, topic, index, now)
+                    self.replicas.open(topic, index, now)
         for index in range(len(partitions), topic.partitions):
             if self.replicas is None:
                 log = self._open_log(topic, index, self.log_config(topic))
                 partitions.append(Partition(topic, index, log))
                 continue
-            partitions.append(self._open_replica(self.replicas, topic, index, now))
+            partitions.append(None)
+            self.replicas.open(topic, index, now)
 
-    def _open_replica(
-        self, replicas: Replicas, topic: Topic, index: int, now: Instant
-    ) -> Partition | None:
-        partition = replicas.open(topic, index)
-        if partition is not None:
-            replicas.begin(partition, now)
-        return None if partition is None or partition.given_up else partition
+    def add(self, partition: Partition) -> None:
+        """A replica is open now."""
+        self._partitions[partition.topic][partition.index] = partition
 
     def topic_changed(self, topic: Topic, now: Instant) -> None:
         """Take from the cluster that a topic is new, or has grown, or is configured otherwise."""
@@ -372,11 +372,16 @@ class Broker:
                 self.parked.look_again(partition.waiting)
                 self._dirty.pop(partition, None)
                 partition.close()
-        self._remove_logs(topic)
+        self.remove_logs(topic)
         if self.shards is not None:
             self.shards.topic_gone(topic, now)
         else:
             self.apply(self.groups.forget_topics({topic.name}))
+
+    def remove_logs(self, topic: Topic) -> None:
+        """Delete a deleted topic's files, unless they are still being opened."""
+        if self.replicas is None or not self.replicas.is_opening(topic.topic_id):
+            self._remove_logs(topic)
 
     def let_go(self, partition: Partition) -> None:
         """Have a partition no more, until it is opened again; who waits for it is answered."""

@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -51,6 +51,9 @@ ELECTIONS_MAX = 100
 _TOO_EARLY = Refused(
     ErrorCode.NOT_ENOUGH_REPLICAS, "an earlier batch of this producer was refused: send it first"
 )
+_IN_DOUBT = Refused(
+    ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not know whether it is original still"
+)
 
 
 class ReplicaOf(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,8 +68,30 @@ class ReplicaOf(msgspec.Struct, frozen=True, kw_only=True):
     """What was found wrong with it while it was open: to be set aside."""
 
 
+DoAside: TypeAlias = Callable[
+    [Callable[[], Any], Callable[[Any, Instant], None], Instant],
+    None,
+]
+"""Does a job in another thread, begun now, and then something with its result, in ours."""
 OpenReplica: TypeAlias = Callable[[ReplicaOf], Replica]
 """Opens (or makes) this broker's replica of one partition.  Raises StorageError."""
+
+
+HELD_MAX = 1_000
+"""Messages that wait for a replica to be open; more are dropped."""
+
+
+class _Opening:
+    """A replica that is about to be there."""
+
+    def __init__(self, topic: Topic, index: int) -> None:
+        self.topic = topic
+        self.index = index
+        self.begun = False
+        self.gone = False
+        """The topic was deleted meanwhile."""
+        self.held: list[tuple[BrokerId, msgspec.Struct]] = []
+        """What came for it."""
 
 
 class Asker(Protocol):
@@ -92,6 +117,8 @@ class Replicas:
         self._touched: dict[Partition, None] = {}
         """Whose next deadline may be another than is noted."""
         self._connected: set[BrokerId] = set()
+        self._in_doubt = False
+        self._opening: dict[tuple[bytes, int], _Opening] = {}
         self.creating: set[str] = set()
         """Topics that are being made because somebody asked for them."""
         self.questions = Questions(broker, self)
@@ -132,6 +159,10 @@ class Replicas:
             topic_id, index, batch, partition.log, now
         ):
             asker.answered(position, _TOO_EARLY)
+            return number
+        if self._in_doubt and self.is_original(partition):
+            self._note_refused(partition, batch)
+            asker.answered(position, _IN_DOUBT)
             return number
         self._asked[number] = (asker, position, partition, batch)
         try:
@@ -255,24 +286,82 @@ class Replicas:
 
     # -- what the cluster tells -------------------------------------------------------------
 
-    def open(self, topic: Topic, index: int) -> Partition | None:
-        """Open this broker's replica of a partition; None when it has none."""
-        members = topic.replicas[index]
-        if self.me not in members or self.lost.waits(topic.topic_id, index):
-            return None
-        topics = self._broker.topics
-        mode = mode_of(topics, topic)
-        replica = self._open(
-            ReplicaOf(
-                topic=topic,
-                index=index,
-                log=self._broker.log_config(topic),
-                mode=mode,
-                settings=self._settings(topic, index),
-                damage=self.lost.take_reason(topic.topic_id, index),
-            )
+    def open(self, topic: Topic, index: int, now: Instant) -> None:
+        """Open this broker's replica of a partition, should it have one: aside, as soon as there is
+        a view.  That says which epochs are over: only then are others heard.  [R2]"""
+        if self.me not in topic.replicas[index] or self.lost.waits(topic.topic_id, index):
+            return
+        opening = self._opening.setdefault((topic.topic_id, index), _Opening(topic, index))
+        if not opening.begun:
+            opening.topic = topic
+        self._begin_opening(topic.topic_id, index, now)
+
+    def _begin_opening(self, topic_id: bytes, index: int, now: Instant) -> None:
+        opening = self._opening.get((topic_id, index))
+        if opening is None or opening.begun:
+            return
+        topic = opening.topic
+        view = self.cluster.view(topic, index)
+        if view is None:
+            return
+        opening.begun = True
+        of = ReplicaOf(
+            topic=topic,
+            index=index,
+            log=self._broker.log_config(topic),
+            mode=mode_of(self._broker.topics, topic),
+            settings=self._settings(topic, index),
+            damage=self.lost.take_reason(topic.topic_id, index),
         )
-        return Partition(topic, index, replica.log, replica, mode)
+
+        def job() -> tuple[Replica, Effects | LogDamaged]:
+            replica = self._open(of)
+            try:
+                return replica, replica.viewed(view, now)
+            except LogDamaged as damage:
+                return replica, damage
+
+        def opened(result: tuple[Replica, Effects | LogDamaged], then: Instant) -> None:
+            self._opened(opening, of, *result, then)
+
+        self._broker.aside(job, opened, now)
+
+    def _opened(
+        self,
+        opening: "_Opening",
+        of: ReplicaOf,
+        replica: Replica,
+        effects: Effects | LogDamaged,
+        now: Instant,
+    ) -> None:
+        """Tell a replica that is open what is known, and what came meanwhile."""
+        topic, index = opening.topic, opening.index
+        del self._opening[topic.topic_id, index]
+        if opening.gone:
+            replica.close()
+            self._broker.remove_logs(topic)
+            return
+        partition = Partition(topic, index, replica.log, replica, of.mode)
+        self._broker.add(partition)
+        if isinstance(effects, LogDamaged):
+            self._broker.damaged(partition, effects)
+            return
+        self.carry_out(partition, effects, now)
+        newest = self._broker.topics.by_id(topic.topic_id)
+        if newest is not None and newest is not topic:
+            self._broker.reconfigure(newest, now)
+        view = self.cluster.view(partition.of, index)
+        if view is not None:
+            self.have(partition, lambda it: it.viewed(view, now), now)
+        for broker in sorted(self._connected):
+            if broker in partition.of.replicas[index]:
+                self._connect(partition, broker, now)
+        for source, message in opening.held:
+            self._take(partition, source, message, now)
+
+    def is_opening(self, topic_id: bytes) -> bool:
+        """Whether a partition's files are being opened: what is there must stay until then."""
+        return any(key[0] == topic_id for key in self._opening)
 
     def _settings(self, topic: Topic, index: int) -> ReplicationSettings:
         return msgspec.structs.replace(
@@ -301,22 +390,12 @@ class Replicas:
     def _connect(self, partition: Partition, other: BrokerId, now: Instant) -> None:
         self.have(partition, lambda it: it.connected(other, now), now)
 
-    def begin(self, partition: Partition, now: Instant) -> None:
-        """Tell a replica that was just opened what is known."""
-        assert partition.replica is not None
-        for broker in sorted(self._connected):
-            if broker in partition.of.replicas[partition.index]:
-                self._connect(partition, broker, now)
-        view = self.cluster.view(partition.of, partition.index)
-        if view is not None:
-            self.have(partition, lambda it: it.viewed(view, now), now)
-        self._touched[partition] = None
-
     def viewed(self, topic_id: bytes, index: int, view: PartitionView, now: Instant) -> None:
         """Take the view of a partition, here or elsewhere."""
         partition = self.found(topic_id, index)
         if partition is not None and partition.replica is not None:
             self.have(partition, lambda it: it.viewed(view, now), now)
+        self._begin_opening(topic_id, index, now)
         self._look_ready(topic_id)
         waiting = self._elections.get((topic_id, index))
         if waiting and view.original == view.preferred:
@@ -330,6 +409,12 @@ class Replicas:
             done(Refusal(ErrorCode.POLICY_VIOLATION, "too many wait for this election already"))
         else:
             waiting.append(done)
+
+    def session_in_doubt(self, in_doubt: bool) -> None:
+        """Take nothing as original while another may be: it is refused in its epoch, not lost, but
+        who waits for it would wait in vain.  What was taken may still be committed: every member
+        promises to this epoch then.  [R3, S004:4.6]"""
+        self._in_doubt = in_doubt
 
     def session_lost(self, now: Instant) -> None:
         """Stop being original of anything, at once.  [S004:4.6]"""
@@ -350,6 +435,8 @@ class Replicas:
     def disconnected(self, other: BrokerId, now: Instant) -> None:
         """It broke, or the broker has gone."""
         self._connected.discard(other)
+        for opening in self._opening.values():
+            opening.held = [each for each in opening.held if each[0] != other]
         for partition in self._all():
             if other in partition.of.replicas[partition.index]:
                 self.have(partition, lambda it: it.disconnected(other, now), now)
@@ -374,16 +461,21 @@ class Replicas:
         """Take a message of another broker's replica.  Raises RemoteProtocolError.
 
         Of a topic that we do not know (yet, or any more) it is dropped: the sender is told of us
-        when we have opened it, by a new connection or by its own time limits.
+        when we have opened it, by a new connection or by its own time limits.  While it is
+        being opened the message waits.
         """
         partition = self.found(topic_id, index)
         if partition is not None and partition.replica is not None:
-            try:
-                effects = partition.replica.receive(source, message, now)
-            except LogDamaged as damage:
-                self._broker.damaged(partition, damage)
-                return
-            self.carry_out(partition, effects, now)
+            self._take(partition, source, message, now)
+            return
+        opening = self._opening.get((topic_id, index))
+        if opening is not None and len(opening.held) < HELD_MAX:
+            opening.held.append((source, message))
+
+    def _take(
+        self, partition: Partition, source: BrokerId, message: msgspec.Struct, now: Instant
+    ) -> None:
+        self.have(partition, lambda it: it.receive(source, message, now), now)
 
     def make(self, topic: Topic, done: Done) -> None:
         """Have the cluster make a topic, unless that would be too many at once."""
@@ -404,6 +496,11 @@ class Replicas:
         self._unready.pop(topic_id, None)
         for key in [each for each in self._elections if each[0] == topic_id]:
             del self._elections[key]
+        for key, opening in list(self._opening.items()):
+            if key[0] == topic_id:
+                opening.gone = True
+                if not opening.begun:
+                    del self._opening[key]
 
     def when_ready(self, topic: Topic, then: Callable[[], None]) -> None:
         """Call back when a new topic is known here and each partition has an original."""

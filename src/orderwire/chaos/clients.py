@@ -110,7 +110,7 @@ class Producing(threading.Thread):
             "linger.ms": 1,
             "retry.backoff.ms": 20,
             "retry.backoff.max.ms": 200,
-            "message.timeout.ms": 60_000 if self._idempotent else 5_000,
+            "message.timeout.ms": 120_000 if self._idempotent else 5_000,
             "request.timeout.ms": 3_000,
             **_QUICK,
         }

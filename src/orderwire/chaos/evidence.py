@@ -43,6 +43,8 @@ class Found(msgspec.Struct, frozen=True):
     """Offset of a batch that fails its checksum."""
     messages: frozenset[str]
     """In any file, of whatever format."""
+    numbered: dict[int, int] = {}
+    """First offset of an idempotent producer's batch → the epoch of its producer."""
 
 
 def batches_of(data: bytes) -> Iterator[tuple[int, int, Batch, bool]]:
@@ -74,15 +76,20 @@ def find(folder: Path) -> Found:
     """Read a partition's folder while its broker is down."""
     batches: list[Batch] = []
     damaged: int | None = None
+    numbered: dict[int, int] = {}
     for path in segments(folder):
-        for _, _, batch, good in batches_of(path.read_bytes()):
+        data = path.read_bytes()
+        for at, _, batch, good in batches_of(data):
+            *_, producer_id, producer_epoch, _, _ = _HEADER.unpack_from(data, at)
+            if producer_id >= 0:
+                numbered[batch.first] = producer_epoch
             if not good and damaged is None:
                 damaged = batch.first
             batches.append(batch)
     names: set[str] = set()
     for path in folder.iterdir():
         names.update(name.decode() for name in _MESSAGE.findall(path.read_bytes()))
-    return Found(tuple(batches), damaged, frozenset(names))
+    return Found(tuple(batches), damaged, frozenset(names), numbered)
 
 
 def notes_of(log: Path, broker: int) -> Iterator[Note]:

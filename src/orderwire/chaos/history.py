@@ -2,9 +2,14 @@
 
 What is committed is known at the end only: the brokers' files up to their high watermarks.  So the
 commits come first in the history, then what clients were told, which must agree with them.
+
+An idempotent client that gives a message up takes a new epoch.  Under that it sends again, with
+other numbers, all that it had no answer for, in every partition: no broker can know those for
+copies.  Such a copy is a message of its own here, `NAME+EPOCH`; but only where the client has told
+its user that something failed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 
 import msgspec
@@ -25,6 +30,8 @@ from orderwire.verify.replication import (
     Settled,
 )
 
+COPY = "+"
+"""Between the name of a message and the epoch of a copy."""
 UNKNOWN_BROKER = -1
 """Of a delivery: the client does not tell who answered."""
 
@@ -63,13 +70,15 @@ def histories(
     """Return each partition's history."""
     notes = [note for life in lives for note in notes_of(life.log, life.broker)]
     notes.sort(key=lambda note: note.at)
+    failed = {_life(one) for one in sent if one.error}
+    gave_up = {one.name for one in sent if _life(one) in failed}
     found: dict[int, list[Event]] = {}
     for partition in range(partitions):
         disks = {
             life.broker: find(partition_folder(life.folder, topic_id, partition)) for life in lives
         }
         found[partition] = _history(
-            disks,
+            _with_copies(disks, gave_up),
             {life.broker: life.high_watermarks.get(partition, 0) for life in lives},
             isr[partition],
             [note for note in notes if (note.topic, note.partition) == (topic, partition)],
@@ -93,8 +102,12 @@ def _history(
     acks_one_lost: bool,
 ) -> list[Event]:
     events: list[Event] = []
+    copies = _copies(disks)
     for one in sent:
         events.append(Requested(one.session, (one.name,), one.acks))
+        for copy in copies.get(one.name, ()):
+            epoch = copy.rpartition(COPY)[2]
+            events.append(Requested(f"{one.session}{COPY}{epoch}", (copy,), one.acks))
     for note in notes:
         if note.kind == "Elected":
             events.append(Elected(int(note.fields["epoch"]), note.broker))
@@ -108,6 +121,7 @@ def _history(
         committed = tuple(each for each in disk.batches if each.last < high)
         events.append(Committed(broker, -1, 0, high, committed))
     places = _places(disks, high_watermarks)
+    at = {offset: name for name, offset in places.items()}
     for one in sent:
         if one.answered_s and not one.error:
             offset = one.offset
@@ -115,7 +129,8 @@ def _history(
                 # An idempotent client takes a message for stored when a later one is: it is told
                 # no offset.
                 offset = places.get(one.name, NOT_TOLD)
-            events.append(Acknowledged((one.name,), one.acks, offset))
+            name = _named(at.get(offset, ""), one.name)
+            events.append(Acknowledged((name,), one.acks, offset))
     events += (
         Delivered(
             one.consumer,
@@ -123,7 +138,7 @@ def _history(
             one.position,
             one.next_position,
             one.next_position,  # clients keep the newest of all answers only
-            one.records,
+            tuple((offset, _named(at.get(offset, ""), name)) for offset, name in one.records),
         )
         for one in moved
     )
@@ -133,6 +148,57 @@ def _history(
     events.append(OnDisk(on_disk, acks_one_lost))
     events.append(Settled(isr, tuple(sorted(disks)), acks_one_lost))
     return events
+
+
+def _life(one: Sent) -> tuple[str, str]:
+    """The producer, and which of its lives sent this."""
+    producer, life, *_ = one.session.split(".")
+    return producer, life
+
+
+def _with_copies(disks: Mapping[int, Found], gave_up: Set[str]) -> dict[int, Found]:
+    """Name the copies that a client made which had given something up."""
+    first: dict[str, int] = {}
+    for disk in disks.values():
+        for batch in disk.batches:
+            epoch = disk.numbered.get(batch.first, 0)
+            for name in batch.messages:
+                first[name] = min(first.get(name, epoch), epoch)
+
+    def renamed(batch: Batch, epoch: int) -> Batch:
+        names = tuple(
+            f"{name}{COPY}{epoch}" if epoch > first[name] and name in gave_up else name
+            for name in batch.messages
+        )
+        return batch if names == batch.messages else msgspec.structs.replace(batch, messages=names)
+
+    return {
+        broker: msgspec.structs.replace(
+            disk,
+            batches=tuple(
+                renamed(batch, disk.numbered.get(batch.first, 0)) for batch in disk.batches
+            ),
+        )
+        for broker, disk in disks.items()
+    }
+
+
+def _copies(disks: Mapping[int, Found]) -> dict[str, list[str]]:
+    """Message → its copies, in the order of their epochs."""
+    found = {name for disk in disks.values() for batch in disk.batches for name in batch.messages}
+    copies: dict[str, list[str]] = {}
+    for name in sorted((each for each in found if COPY in each), key=_copy_epoch):
+        copies.setdefault(name.partition(COPY)[0], []).append(name)
+    return copies
+
+
+def _copy_epoch(name: str) -> int:
+    return int(name.rpartition(COPY)[2])
+
+
+def _named(stands: str, name: str) -> str:
+    """The name of what stands there, if that is a copy of this message."""
+    return stands if stands.partition(COPY)[0] == name else name
 
 
 def _places(disks: Mapping[int, Found], high_watermarks: Mapping[int, int]) -> dict[str, int]:

@@ -360,7 +360,8 @@ class ChaosRun:
     def _whole(
         self, cluster: ClusterProcess, wires: Wires, *, since: float = 0.0, level: bool = False
     ) -> dict[int, dict[str, Any]]:
-        """Wait until every broker says that every partition has all in sync."""
+        """Wait until every broker says that every partition has all in sync, and with `level` that
+        all have the same, orphans included."""
         end = (since or time.monotonic()) + HEAL_SECONDS_MAX
         status: dict[int, dict[str, Any]] = {}
         while time.monotonic() < end:
@@ -455,7 +456,8 @@ def _is_whole(status: Mapping[int, Mapping[str, Any]], partition: int, level: bo
         )
     )
     marks = {(one["high_watermark"], one["end_offset"]) for one in places.values()}
-    return whole and (not level or len(marks) == 1)
+    waiting = any(one.get("orphans") for one in places.values())
+    return whole and not (level and (len(marks) > 1 or waiting))
 
 
 def _original(status: Mapping[int, Mapping[str, Any]], partition: int) -> int:

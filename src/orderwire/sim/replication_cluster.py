@@ -300,7 +300,12 @@ class Cluster:
         view = broker.views.popleft()
         if broker.views:
             self.offer("view", who)
+        is_first = broker.replica is not None and broker.replica.view is None
         self.call(who, lambda replica, now: replica.viewed(view, now))
+        if is_first:
+            for other in self.brokers:
+                if pair_of(who, other.number) in self.open:
+                    self._offer_up(who, other.number)
 
     def _sync_end_seen(self, who: int, _: int) -> None:
         end, epoch, number = self.znodes.sync_end
@@ -363,12 +368,14 @@ class Cluster:
         if not self._connectable(pair):
             return
         self.open.add(pair)
+        self._offer_up(a, b)
+        self._offer_up(b, a)
+
+    def _offer_up(self, who: int, peer: int) -> None:
         if self.world.coarse:
-            self._up(a, b)
-            self._up(b, a)
+            self._up(who, peer)
         else:
-            self.offer("up", a, b)
-            self.offer("up", b, a)
+            self.offer("up", who, peer)
 
     def _connectable(self, pair: tuple[int, int]) -> bool:
         a, b = pair
@@ -387,7 +394,11 @@ class Cluster:
             self.offer("connect", *pair)
 
     def _up(self, who: int, peer: int) -> None:
+        """A broker takes note of a link; before its first view nobody is heard.  [R2]"""
         if pair_of(who, peer) not in self.open or (who, peer) in self.believes:
+            return
+        replica = self.brokers[who].replica
+        if replica is None or replica.view is None:
             return
         self.believes.add((who, peer))
         if self.queues[peer, who]:

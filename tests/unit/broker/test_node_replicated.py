@@ -1,6 +1,7 @@
 """A broker whose partitions have replicas: what is asked of them, what clients hear meanwhile."""
 
 import struct
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -24,7 +25,7 @@ from orderwire.broker.log import Appended, LogConfig, MemoryStorage, PartitionLo
 from orderwire.broker.node import Broker
 from orderwire.broker.partitions import Partition
 from orderwire.broker.questions import ASK_AGAIN_NS
-from orderwire.broker.replicas import ReplicaOf
+from orderwire.broker.replicas import DoAside, ReplicaOf
 from orderwire.broker.replication.effects import Advance, Answer, Effect, Effects, Note, Recovered
 from orderwire.broker.replication.settings import ReplicationSettings
 from orderwire.broker.replication.view import BrokerId, PartitionView
@@ -103,6 +104,7 @@ class Puppet:
         """Log starts that the others were to be told."""
         self.given: list[BrokerId] = []
         """To whom it was to give its office."""
+        self.heard: list[tuple[Any, int]] = []
         self.at_once: Appended | Refused | None = None
 
     def produce(
@@ -121,6 +123,7 @@ class Puppet:
 
     def viewed(self, view: PartitionView, now: Instant) -> Effects:
         self.view = view
+        self.heard.append(("view", view.epoch))
         return []
 
     def hand_over(self, to: BrokerId, now: Instant) -> Effects:
@@ -136,9 +139,16 @@ class Puppet:
         return []
 
     def connected(self, broker: BrokerId, now: Instant) -> Effects:
+        self.heard.append(("connected", broker))
         return []
 
-    disconnected = connected
+    def disconnected(self, broker: BrokerId, now: Instant) -> Effects:
+        self.heard.append(("disconnected", broker))
+        return []
+
+    def receive(self, source: BrokerId, message: Any, now: Instant) -> Effects:
+        self.heard.append((message, source))
+        return []
 
     def next_deadline(self) -> Instant | None:
         return None
@@ -166,6 +176,7 @@ class Alone:
         self.changed: list[tuple[Topic, Done]] = []
         self.asks: list[tuple[BrokerId, Question, int, int, Told]] = []
         self.sure = True
+        self.is_read = True
 
     def is_sure(self) -> bool:
         return self.sure
@@ -177,7 +188,7 @@ class Alone:
         return [BrokerAddress(one, f"host{one}", 9092) for one in self.alive]
 
     def view(self, topic: Topic, index: int) -> PartitionView | None:
-        return self.of
+        return self.of if self.is_read else None
 
     def create(self, topic: Topic, done: Done) -> None:
         self.made.append((topic, done))
@@ -218,10 +229,14 @@ class World:
         original: int = 0,
         topic: str = "t",
         partitions: int = 1,
+        aside: DoAside | None = None,
+        is_read: bool = True,
     ) -> None:
         view = PartitionView(3, BrokerId(original), ALL, 5, ALL)
         self.now = START
         self.cluster = Alone(view)
+        self.cluster.is_read = is_read
+        self.removed: list[str] = []
         self.replicas = [Puppet(view) for _ in range(partitions)]
         self.replica = self.replicas[0]
         self.late: dict[int, Reply] = {}
@@ -235,11 +250,12 @@ class World:
             BrokerSettings(node_id=0, topics=TopicSettings(auto_create=True)),
             MemoryStorage(),
             lambda *asked: self.replica.log,
-            lambda topic: None,
+            lambda topic: self.removed.append(topic.name),
             Random(1),
             self.now,
             cluster=self.cluster,
             open_replica=opened,
+            aside=aside,
         )
         self.topic = topic
         made = Topic(topic, ID, partitions, {"orderwire.mode": mode}, (ALL,) * partitions)
@@ -353,6 +369,84 @@ def produced(reply: Reply) -> Any:
 def fetched(reply: Any, version: int = 12) -> Any:
     assert isinstance(reply, Reply)
     return decode(ApiKey.FETCH, version, reply).responses[0].partitions[0]
+
+
+class Later:
+    """Another thread that does its jobs when the test says so."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[Callable[[], Any], Callable[[Any, Instant], None]]] = []
+
+    def __call__(
+        self, job: Callable[[], Any], then: Callable[[Any, Instant], None], now: Instant
+    ) -> None:
+        self.jobs.append((job, then))
+
+    def run(self, now: Instant) -> None:
+        for job, then in self.jobs:
+            then(job(), now)
+        self.jobs.clear()
+
+
+def test_a_replica_is_opened_aside_once_there_is_a_view_and_hears_then_what_came() -> None:
+    aside = Later()
+    world = World(aside=aside, is_read=False)
+    replicas = world.broker.replicas
+    assert replicas is not None
+    replicas.connected(BrokerId(1), world.now)
+    replicas.connected(BrokerId(2), world.now)
+    replicas.receive(ID, 0, BrokerId(1), "first", world.now)  # type: ignore[arg-type]
+    assert not aside.jobs, "which epochs are over is not known"
+    world.cluster.is_read = True
+    replicas.viewed(ID, 0, world.cluster.of, world.now)
+    replicas.viewed(ID, 0, world.cluster.of, world.now)
+    assert len(aside.jobs) == 1
+    replicas.receive(ID, 0, BrokerId(2), "second", world.now)  # type: ignore[arg-type]
+    replicas.disconnected(BrokerId(1), world.now)
+    assert world.broker.partition("t", 0) is None
+    assert world.broker.exists("t", 0)
+    _, done = world.send(ApiKey.PRODUCE, 9, produce())
+    assert produced(done)[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    aside.run(world.now)
+    assert world.partition.replica is world.replica
+    assert [what for what in world.replica.heard if what[0] != "view"] == [
+        ("connected", 2),
+        ("second", 2),
+    ]
+    assert world.replica.heard[0] == ("view", 3)
+
+
+def test_files_that_are_being_opened_stay_until_they_are() -> None:
+    aside = Later()
+    world = World(aside=aside, partitions=2)
+    world.broker.topic_gone(ID, world.now)
+    assert world.removed == []
+    aside.run(world.now)
+    assert world.removed == ["t"]
+    assert all(replica.log.is_closed for replica in world.replicas)
+    assert world.broker.partition("t", 0) is None
+
+
+@pytest.mark.paper("S004:4.6")
+def test_an_original_in_doubt_takes_nothing_and_gives_nothing_up() -> None:
+    world = World()
+    assert world.broker.replicas is not None
+    world.broker.replicas.session_in_doubt(True)
+    _, done = world.send(ApiKey.PRODUCE, 9, produce())
+    assert produced(done)[0].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert world.replica.asked == []
+    world.broker.replicas.session_in_doubt(False)
+    world.send(ApiKey.PRODUCE, 9, produce())
+    assert len(world.replica.asked) == 1
+
+
+def test_a_member_in_doubt_takes_what_members_take() -> None:
+    world = World("active-active-lanes", original=1)
+    assert world.broker.replicas is not None
+    world.replica.takes_produce = True
+    world.broker.replicas.session_in_doubt(True)
+    world.send(ApiKey.PRODUCE, 9, produce())
+    assert len(world.replica.asked) == 1
 
 
 def test_a_produce_is_answered_when_its_replica_answers() -> None:

@@ -5,13 +5,15 @@ when it was not finished.  Each cut has a number; a checkpoint names the cut tha
 one that was written from before a cut (by a sync that was still under way) is not believed.
 """
 
+from contextlib import suppress
+
 import msgspec
 
-from orderwire.broker.log.epochs import EpochHistory
+from orderwire.broker.log.epochs import EpochHistory, epoch_row
 from orderwire.broker.log.producers import ProducerBatch, ProducerTable
 from orderwire.broker.log.sealed import seal, unseal
 from orderwire.broker.log.segment import INDEX, LOG, PRODUCERS, Segment, segment_name
-from orderwire.broker.log.storage import LogDamaged, LogFile, Storage
+from orderwire.broker.log.storage import LogDamaged, LogFile, Storage, StorageError
 
 START = "start"
 """Holds the log start offset once it is not the first segment's."""
@@ -91,6 +93,19 @@ def carry_out(storage: Storage, cut: Cut) -> LogFile:
         storage.replace_file(EPOCHS, epochs.to_bytes())
     storage.sync_directory()
     storage.replace_file(CUT, seal(msgspec.structs.replace(cut, done=True)))
+    return file
+
+
+def note_epoch(storage: Storage, epoch: int, offset: int) -> LogFile:
+    """Write down that an epoch begins; returns what has to be synced.  Raises StorageError."""
+    file = storage.open(EPOCHS)
+    size = file.size
+    try:
+        file.append(epoch_row(epoch, offset))
+    except StorageError:
+        with suppress(StorageError):  # a torn file is written anew at the next start
+            file.truncate(size)
+        raise
     return file
 
 

@@ -1,21 +1,23 @@
 """Which leader epoch wrote which offsets."""
 
 from bisect import bisect_right
+from struct import Struct
 
-import msgspec
+from crc32c import crc32c
 
-from orderwire.broker.log.sealed import seal, unseal
-
-
-class _EpochFile(msgspec.Struct, array_like=True):
-    entries: list[tuple[int, int]]
+_ROW = Struct(">Iiq")
+"""Checksum of the rest, epoch, first offset."""
+_BODY = Struct(">iq")
+_FIRST = (-1, -1)
+"""Every file begins with this row: an empty one is none."""
 
 
 class EpochHistory:
     """Epochs and the offset at which each began; both only grow.
 
-    It is durable before the first batch of an epoch is written.  So the epoch in a batch's header,
-    which no checksum covers, must be exactly the history's: a flipped bit shows.
+    On disk it is a row for each, written before the first batch of the epoch and durable before
+    that is.  So the epoch in a batch's header, which no checksum covers, must be exactly the
+    history's: a flipped bit shows.
     """
 
     def __init__(self, entries: list[tuple[int, int]] | None = None) -> None:
@@ -73,10 +75,28 @@ class EpochHistory:
 
     def to_bytes(self) -> bytes:
         """As a file."""
-        return seal(_EpochFile(self._entries))
+        return b"".join(epoch_row(*entry) for entry in (_FIRST, *self._entries))
 
     @classmethod
     def from_bytes(cls, data: bytes | None) -> "EpochHistory | None":
-        """Read a file back; None when it is missing or damaged."""
-        file = unseal(data, _EpochFile)
-        return None if file is None else cls(file.entries)
+        """Read a file back; None when it is missing, torn or damaged: batches say it all again."""
+        if not data or len(data) % _ROW.size:
+            return None
+        history = cls()
+        for number, (checksum, epoch, offset) in enumerate(_ROW.iter_unpack(data)):
+            if crc32c(_BODY.pack(epoch, offset)) != checksum:
+                return None
+            if number == 0:
+                if (epoch, offset) != _FIRST:
+                    return None
+                continue
+            last = history._entries[-1] if history._entries else _FIRST
+            if epoch <= last[0] or offset < last[1]:
+                return None
+            history.begin(epoch, offset)
+        return history
+
+
+def epoch_row(epoch: int, offset: int) -> bytes:
+    """What is appended to the file when an epoch begins."""
+    return _ROW.pack(crc32c(_BODY.pack(epoch, offset)), epoch, offset)

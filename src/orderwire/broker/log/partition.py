@@ -14,11 +14,11 @@ from orderwire.broker.log.admission import Admitted, admit
 from orderwire.broker.log.checking import IN_MEMORY_BYTES, PIECE_BYTES, check_newest, checked
 from orderwire.broker.log.cutting import (
     CUT,
-    EPOCHS,
     START,
     Cut,
     StartFile,
     carry_out,
+    note_epoch,
     producers_of,
 )
 from orderwire.broker.log.epochs import EpochHistory
@@ -75,6 +75,8 @@ class PartitionLog:
         self._active = self._segments[-1]
         self._unsynced: list[LogFile] = []
         """Closed segments that are not durable yet."""
+        self._unsynced_epochs: LogFile | None = None
+        """The epochs' file, when its last row is not."""
         self._names_changed = 0
         """How often a segment was made; and how many of those are durable."""
         self._names_synced = 0
@@ -343,10 +345,12 @@ class PartitionLog:
     def begin_sync(self, *, checkpoint: bool = True) -> SyncJob | None:
         """Collect what is not durable yet; None when all is.  Run it, then call `end_sync`."""
         self._check_usable()
-        if self.synced_offset == self.end_offset and not self._unsynced:
+        epochs = self._unsynced_epochs
+        if self.synced_offset == self.end_offset and not self._unsynced and epochs is None:
             return None
         return SyncJob(
             closed=tuple(self._unsynced),
+            epochs=epochs,
             active=self._active.file,
             storage=self._storage,
             new_names=self._names_changed > self._names_synced,
@@ -389,6 +393,8 @@ class PartitionLog:
         if job.cuts != self._cuts:
             return  # a cut came between: it made everything durable, and some of this is gone
         self._unsynced = [file for file in self._unsynced if file not in job.closed]
+        if self._unsynced_epochs is job.epochs:
+            self._unsynced_epochs = None
         self._names_synced = max(self._names_synced, job.names)
         self.synced_offset = max(self.synced_offset, job.end_offset)
 
@@ -453,6 +459,8 @@ class PartitionLog:
         try:
             for file in self._unsynced:
                 file.sync()
+            if self._unsynced_epochs is not None:
+                self._unsynced_epochs.sync()
             self._storage.replace_file(CUT, seal(cut))
             return carry_out(self._storage, cut)
         except StorageError as error:
@@ -469,6 +477,7 @@ class PartitionLog:
         self.producers = producers
         self.end_offset = self.synced_offset = self._active.next_offset
         self._unsynced = []
+        self._unsynced_epochs = None
         self._names_synced = self._names_changed
         self._checkpoint_base = -1  # the next sync notes where a recovery may begin
 
@@ -540,15 +549,13 @@ class PartitionLog:
         return self._segments[max(bisect_right(self._bases, offset) - 1, 0)]
 
     def _begin_epoch(self, epoch: int) -> None:
-        """Make a new epoch durable before its first batch is written."""
+        """Write a new epoch down before its first batch; a sync makes it durable before that."""
         if epoch < self.epochs.latest:
             raise LocalProtocolError(
                 f"epoch {epoch} lies before the log's epoch {self.epochs.latest}"
             )
-        later = EpochHistory(self.epochs.entries)
-        later.begin(epoch, self.end_offset)
-        self._storage.replace_file(EPOCHS, later.to_bytes())
-        self.epochs = later
+        self._unsynced_epochs = note_epoch(self._storage, epoch, self.end_offset)
+        self.epochs.begin(epoch, self.end_offset)
         self._epoch = epoch
 
     def _cut_back(self, file: LogFile, size: int) -> None:

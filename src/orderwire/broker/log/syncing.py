@@ -20,9 +20,12 @@ class SyncJob:
         end_offset: int,
         checkpoint: bytes | None,
         cuts: int = 0,
+        epochs: LogFile | None = None,
     ) -> None:
         self.closed = closed
         """Segments that were complete when the job was made."""
+        self.epochs = epochs
+        """The epochs' file, when it has grown."""
         self._active = active
         self._storage = storage
         self._new_names = new_names
@@ -36,6 +39,8 @@ class SyncJob:
 
     def run(self) -> None:
         """Wait for the disk.  Raises StorageError."""
+        if self.epochs is not None:  # before what was written in them
+            self.epochs.sync()
         for file in self.closed:
             file.sync()
         self._active.sync()

@@ -9,8 +9,8 @@ round makes all have all, and only that is read.  The parts: `active_active_memb
 from typing import Any, cast
 
 from orderwire.broker.error_codes import ErrorCode
-from orderwire.broker.log import LogConfig, PartitionLog, Refused, Storage, StorageError, SyncJob
-from orderwire.broker.replication.active_active_files import ReplicaFiles
+from orderwire.broker.log import LogConfig, PartitionLog, Refused, Storage, StorageError
+from orderwire.broker.replication.active_active_files import FilesSync, ReplicaFiles
 from orderwire.broker.replication.active_active_member import Member
 from orderwire.broker.replication.active_active_messages import (
     CaughtUp,
@@ -396,13 +396,13 @@ class ActiveActiveReplica:
 
     # The disk.
 
-    def begin_sync(self, now: Instant) -> SyncJob | None:
+    def begin_sync(self, now: Instant) -> FilesSync | None:
         """Collect what is not durable yet."""
-        return self.log.begin_sync()
+        return self.files.begin_sync()
 
     def end_sync(self, work: SyncWork, now: Instant, error: StorageError | None = None) -> Effects:
         """Take note of work that has run: we may be done, or have everything."""
-        self.log.end_sync(cast(SyncJob, work), error)
+        self.files.end_sync(cast(FilesSync, work), error)
         if error is None:
             self.member.synced(now)
             self.rejoining.synced(now)

@@ -1,12 +1,20 @@
 """What an active-active replica has on its disk: main log, pending journal, orphans, promises.
 
 The main log is contiguous; what has a gap before it waits in the pending journal for a round.  A
-batch leaves one file only when it is durable in another.  [S004:4.1, S004:9.5]
+batch leaves one file only when it stands in another, as durably as it stood.  [S004:4.1, S004:9.5]
 """
 
 from orderwire.broker.flush import Flush
-from orderwire.broker.log import LogDamaged, PartitionLog, Refused, Storage
+from orderwire.broker.log import (
+    LogDamaged,
+    PartitionLog,
+    Refused,
+    Storage,
+    StorageError,
+    SyncJob,
+)
 from orderwire.broker.replication.active_active_messages import Held
+from orderwire.broker.replication.batch_store import StoreSync
 from orderwire.broker.replication.kept import Kept
 from orderwire.broker.replication.orphans import Orphans
 from orderwire.broker.replication.pending_journal import PendingJournal
@@ -24,6 +32,21 @@ _NOTE_NS = 5_000 * NS_PER_MS
 _AGAIN = "published again"
 Identity = tuple[int, int]
 """Offset and epoch that an orphan had."""
+
+
+class FilesSync:
+    """What of a replica's files is not durable; `run` may run in a thread."""
+
+    def __init__(self, log: SyncJob | None, orphans: StoreSync | None) -> None:
+        self.log = log
+        self.orphans = orphans
+
+    def run(self) -> None:
+        """Wait for the disk.  Raises StorageError."""
+        if self.orphans is not None:
+            self.orphans.run()
+        if self.log is not None:
+            self.log.run()
 
 
 class ReplicaFiles:
@@ -159,6 +182,18 @@ class ReplicaFiles:
         place(batch, 0, header.batch_length, header.base_offset, epoch)
         self._settle_ours(batch, now)
 
+    def begin_sync(self) -> FilesSync | None:
+        """Collect what is not durable yet; None when all is."""
+        work = FilesSync(self.log.begin_sync(), self.orphans.begin_sync())
+        return None if work.log is None and work.orphans is None else work
+
+    def end_sync(self, work: FilesSync, error: StorageError | None) -> None:
+        """Take note of what has run."""
+        if work.orphans is not None:
+            self.orphans.end_sync(work.orphans, error)
+        if work.log is not None:
+            self.log.end_sync(work.log, error)
+
     def forget_settled(self) -> None:
         """Drop from the journal what is durable in the main log."""
         self.pending.forget_below(self.durable_end)
@@ -192,7 +227,7 @@ class ReplicaFiles:
     def set_aside_above(self, offset: int, now: Instant) -> list[BatchHeader]:
         """What we hold from this offset on becomes orphans: all that nobody has committed.  [R8]
 
-        Seals go without a trace.  Durable on return.
+        Seals go without a trace.
         """
         log = self.log
         found: list[BatchHeader] = []
@@ -209,7 +244,11 @@ class ReplicaFiles:
         return found
 
     def set_aside(self, pending: list[BatchHeader]) -> list[BatchHeader]:
-        """Let batches of the journal become orphans, durably.  [R8]"""
+        """Let batches of the journal become orphans.  [R8]
+
+        As durably as they were: with `flush=message` the disk is waited for, else a power failure
+        may take what was in the journal, and does not have to be waited for here.
+        """
         found = [
             header
             for header in pending
@@ -217,10 +256,11 @@ class ReplicaFiles:
             and not self._is_again(header)
             and self.orphans.set_aside(self.pending.read(header.base_offset))
         ]
-        self.orphans.sync()
+        if not self._follows_at_once:
+            self.orphans.sync()
         for header in pending:
             self.pending.drop(header.base_offset)
-        if pending:
+        if pending and not self._follows_at_once:
             self.pending.sync()
         return found
 

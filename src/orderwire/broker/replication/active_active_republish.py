@@ -88,7 +88,6 @@ class Republisher:
         if self.settings.orphan_policy is OrphanPolicy.DROP:
             for at, header in orphans.waiting():
                 orphans.take_off(at, header)
-            orphans.sync()
             return
         original = self._asked()
         if original is None or (self.files.committed <= self._later and now < self._later_at):
@@ -211,11 +210,10 @@ class Republisher:
         return None if base < 0 else (base, False)
 
     def _finish(self, done: list[tuple[Place, BatchHeader, int, bool]]) -> None:
-        """Let go of those that are there, durably: where, and whether without our doing."""
+        """Let go of those that are there: where, and whether without our doing.  One that is back
+        after a power failure the log knows."""
         for at, header, _, _ in done:
             self.files.orphans.take_off(at, header)
-        if done:
-            self.files.orphans.sync()
         for _, header, base, duplicate in done:
             self.out.note(Republished(header.base_offset, base, duplicate))
 

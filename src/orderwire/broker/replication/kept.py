@@ -6,7 +6,7 @@ from orderwire.broker.log import LogDamaged, Storage
 from orderwire.broker.log.sealed import seal, unseal
 
 REPLICA = "replica"
-_SYNC_START = "replica-start"
+_NOTES = "replica-notes"
 
 
 class _ReplicaFile(msgspec.Struct, array_like=True):
@@ -14,15 +14,18 @@ class _ReplicaFile(msgspec.Struct, array_like=True):
     is_blank: bool = False
 
 
-class _SyncStartFile(msgspec.Struct, array_like=True):
+class _NotedFile(msgspec.Struct, array_like=True):
     high_watermark: int
+    known_epoch: int = -1
 
 
 class Kept:
     """Two small files of a partition's directory.
 
-    The epoch is a promise: durable before anything is done in it.  [R2]  S is a hint, written
-    without waiting for the disk: it may be older than true, never newer.
+    S and the epoch are notes, written without waiting for the disk: they may be older than true,
+    never newer.  The epoch is a promise all the same [R2]: after a start nothing is done before the
+    first view, and whoever registers with ZooKeeper and then reads hears of every epoch that a
+    process before it heard of.  That a replica has lost what it had is durable.
     """
 
     NAME = REPLICA
@@ -30,8 +33,9 @@ class Kept:
     @staticmethod
     def make_blank(storage: Storage) -> None:
         """The log is lost: promise no more than the epoch, should it read.  Durable on return."""
-        file = unseal(storage.read_file(REPLICA), _ReplicaFile)
-        epoch = -1 if file is None else file.known_epoch  # ZooKeeper knows it, too
+        file = unseal(storage.read_file(REPLICA), _ReplicaFile) or _ReplicaFile(-1)
+        notes = unseal(storage.read_file(_NOTES), _NotedFile) or _NotedFile(0)
+        epoch = max(file.known_epoch, notes.known_epoch)  # ZooKeeper knows it, too
         storage.replace_file(REPLICA, seal(_ReplicaFile(epoch, True)))
 
     def __init__(self, storage: Storage) -> None:
@@ -41,20 +45,20 @@ class Kept:
         file = unseal(data, _ReplicaFile)
         if data is not None and file is None:
             raise LogDamaged(f"{REPLICA} fails its checksum: restore the partition from a copy")
-        self.known_epoch = -1 if file is None else file.known_epoch
-        """The highest epoch this replica has acted in."""
+        hint = unseal(storage.read_file(_NOTES), _NotedFile) or _NotedFile(0)
+        self.known_epoch = max(-1 if file is None else file.known_epoch, hint.known_epoch)
+        """The highest epoch this replica has acted in, as last noted."""
         self.is_blank = file is None or file.is_blank
         """We do not know that we ever had what was committed: the replica is new, or has lost its
         disk."""
-        hint = unseal(storage.read_file(_SYNC_START), _SyncStartFile)
-        self.high_watermark = 0 if hint is None else hint.high_watermark
+        self.high_watermark = hint.high_watermark
         """S + 1 as last noted."""
 
     def raise_epoch(self, epoch: int) -> None:
-        """Promise to refuse lower epochs; durable on return.  Raises StorageError."""
+        """Promise to refuse lower epochs, without waiting for the disk.  Raises StorageError."""
         assert epoch > self.known_epoch, f"epoch {epoch} is not above {self.known_epoch}"
-        self._storage.replace_file(REPLICA, seal(_ReplicaFile(epoch, self.is_blank)))
         self.known_epoch = epoch
+        self._note()
 
     def settle(self) -> None:
         """We have all that was ever committed, or need not have it; durable on return.
@@ -69,5 +73,9 @@ class Kept:
         """Write S + 1, without waiting for the disk.  Raises StorageError."""
         if offset == self.high_watermark:
             return
-        self._storage.write_file(_SYNC_START, seal(_SyncStartFile(offset)))
         self.high_watermark = offset
+        self._note()
+
+    def _note(self) -> None:
+        noted = _NotedFile(self.high_watermark, self.known_epoch)
+        self._storage.write_file(_NOTES, seal(noted))

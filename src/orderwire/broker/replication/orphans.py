@@ -1,12 +1,12 @@
 """Batches that a replica had and the others committed without.  [R8]
 
-Each is set aside durably before the replica lets go of it elsewhere, and taken off once it has new
+Each is set aside before the replica lets go of it elsewhere, and taken off once it has new
 offsets that are committed, or is known to be there already.  A crash between loses nothing; the
 batch is then published again, and the sequence of an idempotent producer shows that it was.
 """
 
-from orderwire.broker.log import Storage
-from orderwire.broker.replication.batch_store import BatchStore, Place, StoreRecovery
+from orderwire.broker.log import Storage, StorageError
+from orderwire.broker.replication.batch_store import BatchStore, Place, StoreRecovery, StoreSync
 from orderwire.broker.wire.batch import BatchHeader, read_header
 from orderwire.broker.wire.parts import Buffer
 
@@ -65,6 +65,14 @@ class Orphans:
         self._store.drop(place)
         self._known.discard(_identity(header))
         self.settled += 1
+
+    def begin_sync(self) -> StoreSync | None:
+        """Collect what is not durable yet; None when all is."""
+        return self._store.begin_sync()
+
+    def end_sync(self, work: StoreSync, error: StorageError | None) -> None:
+        """Take note of what has run."""
+        self._store.end_sync(work, error)
 
     def sync(self) -> None:
         """Return when all that was set aside and taken off is durable.  Raises StorageError."""

@@ -22,7 +22,8 @@ class Replica(Protocol):
     """A state machine over a partition's files: no network, no ZooKeeper, no clock.
 
     Calls come from one thread.  Files are ports: `log` and the partition's directory.  A replica is
-    made anew at every start of its broker from what the files say, and told the view.
+    made anew at every start of its broker from what the files say, and told the view before
+    anything else: that is at least as new as what a process before it had heard.
     """
 
     log: PartitionLog
@@ -64,7 +65,7 @@ class Replica(Protocol):
         ...
 
     def session_lost(self, now: Instant) -> Effects:
-        """The ZooKeeper session has ended, or may have: stop being original at once.  [4.6]"""
+        """The ZooKeeper session has ended: stop being original at once.  [4.6]"""
         ...
 
     def connected(self, broker: BrokerId, now: Instant) -> Effects:
