@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_client import QUIET, Acked, in_sync, make_topic, read_all, until
+from cluster_client import QUIET, Acked, in_sync, make_topic, quick_in, read_all, until
 from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer
@@ -152,7 +152,7 @@ def commit(cluster: ClusterProcess, group: str, offset: int) -> None:
     consumer.close()
 
 
-@EVERY_MODE
+@quick_in(Mode.ACTIVE_ACTIVE_LANES)
 def test_what_was_made_while_one_broker_lived_has_copies_when_others_come(
     tmp_path: Path, mode: Mode
 ) -> None:

@@ -6,11 +6,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from orderwire.broker.replication.settings import Mode
+
 SECONDS_MAX = 40.0
 QUIET: dict[str, Any] = {"log_level": 0}
+
+
+def quick_in(quick: Mode) -> pytest.MarkDecorator:
+    """In every mode, but in the others only where there is time."""
+    modes = [
+        pytest.param(mode, id=mode.value, marks=() if mode is quick else pytest.mark.slow)
+        for mode in Mode
+    ]
+    return pytest.mark.parametrize("mode", modes)
 
 
 def make_topic(bootstrap: str, topic: str, partitions: int = 1, **config: str) -> None:
@@ -30,9 +42,9 @@ def make_topic(bootstrap: str, topic: str, partitions: int = 1, **config: str) -
             time.sleep(0.1)
 
 
-def in_sync(bootstrap: str, topic: str) -> list[int]:
+def in_sync(bootstrap: str, topic: str, partition: int = 0) -> list[int]:
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
-    found = admin.list_topics(topic, SECONDS_MAX).topics[topic].partitions[0]
+    found = admin.list_topics(topic, SECONDS_MAX).topics[topic].partitions[partition]
     return sorted(found.isrs)
 
 
