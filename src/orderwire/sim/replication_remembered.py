@@ -55,6 +55,8 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     serves_fetch: bool
     due: bool
     """Whether it wants to be woken."""
+    view: bool | None
+    """Whether it was told a view; None: not yet."""
     epoch: int
     start: int
     end: int
@@ -187,12 +189,13 @@ class Book:
         replica, storage = life.replica, life.storage
         held, messages = main_log(storage), frozenset(messages_on(storage))
         if replica is None:
-            return Facts(0, False, False, False, -1, 0, 0, held, messages)
+            return Facts(0, False, False, False, None, -1, 0, 0, held, messages)
         return Facts(
             replica.high_watermark,
             replica.takes_produce,
             replica.serves_fetch,
             replica.next_deadline() is not None,
+            None if replica.view is None else True,
             replica.status().get("epoch", -1),
             replica.log.start_offset,
             replica.log.end_offset,
@@ -230,7 +233,6 @@ class Process:
         self.state = state
         self.writes = 0
         self.crash_at_write: int | None = None
-        self.view = None
 
     def _call(self, name: str, *arguments: Any) -> tuple[Any, ...]:
         move = self.book.move(self.who, self.state, name, *arguments)
@@ -290,6 +292,11 @@ class Process:
     def high_watermark(self) -> int:
         """S + 1."""
         return self._facts.high_watermark
+
+    @property
+    def view(self) -> bool | None:
+        """None before it was told one."""
+        return self._facts.view
 
     @property
     def takes_produce(self) -> bool:
