@@ -26,6 +26,8 @@ from orderwire.broker.wire.generated.produce import (
     TopicProduceData,
 )
 from orderwire.broker.wire.records import read_records
+from orderwire.cli.cluster import lines
+from orderwire.kernel import NS_PER_MS
 
 pytestmark = pytest.mark.network
 MODES = list(Mode)
@@ -231,3 +233,38 @@ def test_a_broker_that_is_alone_says_so(tmp_path: Path, caplog: pytest.LogCaptur
     said = [each.getMessage() for each in caplog.records if "damaged" in each.getMessage()]
     assert len(said) == 1
     assert "t-0 is damaged" in said[0]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=NAMES)
+def test_a_scrub_finds_a_flipped_bit_that_nobody_asks_for(tmp_path: Path, mode: Mode) -> None:
+    async def work() -> None:
+        configs = {"orderwire.mode": mode.value, "segment.bytes": "1024"}
+        async with crude_cluster(
+            tmp_path,
+            joining=RealJoining,
+            configs=configs,
+            scrub_bytes_per_s=1 << 20,
+            scrub_pause_ns=100 * NS_PER_MS,
+        ) as servers:
+            original = await filled(servers)
+            victim = next(each for each in servers if each is not original)
+            await until(lambda: all(each.broker.scrub.passes for each in servers))
+            assert not any(each.broker.scrub.damaged for each in servers)
+            path = folder(victim, tmp_path) / f"{0:020}.log"
+            good = path.read_bytes()
+            flip(path, len(good) // 2)
+            await until(lambda: victim.broker.scrub.damaged)
+            await until(lambda: whole(servers))
+            assert path.read_bytes() == good
+            assert await fetched(victim) == (ErrorCode.NONE, VALUES)
+            assert victim.host is not None
+            told = victim.host.status()
+            assert told["scrub"]["damaged"] == 1
+            assert told["scrub"]["ended_ms"] > 0
+            assert any(
+                line.startswith(f"broker {told['broker']}: last scrub 2")
+                and line.endswith("damaged found 1")
+                for line in lines([told])
+            )
+
+    run(work)

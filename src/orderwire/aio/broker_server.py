@@ -22,11 +22,13 @@ from orderwire.aio.cluster_host import ClusterHost
 from orderwire.aio.tls_listener import TlsListener
 from orderwire.broker.flush import Flush
 from orderwire.broker.log import Storage, StorageError
+from orderwire.broker.log.checking import Checked
 from orderwire.broker.node import Broker, Commit
 from orderwire.broker.parked import Aside
 from orderwire.broker.replicas import OpenReplica, ReplicaOf
 from orderwire.broker.replication.replica import Replica
 from orderwire.broker.replies import Reply
+from orderwire.broker.scrub import Piece
 from orderwire.broker.security.credentials import SALT_BYTES, credentials_unless
 from orderwire.broker.security.guard import FileSecurityStore, Guard, SecuritySettings
 from orderwire.broker.security.login import Login
@@ -129,6 +131,7 @@ class BrokerServer:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="orderwire-disk")
         self._login_worker: ThreadPoolExecutor | None = None
         self._opener: ThreadPoolExecutor | None = None
+        self._scrub_worker: ThreadPoolExecutor | None = None
         self._guard = guard
         self._tls = tls
         self._connections: set[Connection] = set()
@@ -296,8 +299,9 @@ class BrokerServer:
         self._worker.shutdown(wait=True)
         if self._opener is not None:
             self._opener.shutdown(wait=True, cancel_futures=True)
-        if self._login_worker is not None:
-            self._login_worker.shutdown(wait=False, cancel_futures=True)
+        for worker in (self._login_worker, self._scrub_worker):
+            if worker is not None:
+                worker.shutdown(wait=False, cancel_futures=True)
         if not self.failed.done():
             self.broker.close(self.clock.now())
         self._files.close()
@@ -417,6 +421,9 @@ class BrokerServer:
         broker = self.broker
         for aside in broker.parked.take_asides():
             self._look_aside(aside)
+        piece = broker.scrub.take()
+        if piece is not None:
+            self._read_aside(piece)
         for partition, reason in broker.take_damages():
             _LOG.error(
                 "%s-%d is damaged, nothing of it is served: %s",
@@ -457,6 +464,23 @@ class BrokerServer:
                 self.after_turn()
 
         future.add_done_callback(found)
+
+    def _read_aside(self, piece: Piece) -> None:
+        """Read and check a piece of a log, in a thread of its own: no commit waits for it."""
+        if self._scrub_worker is None:
+            self._scrub_worker = ThreadPoolExecutor(1, thread_name_prefix="orderwire-scrub")
+        future = self.loop.run_in_executor(self._scrub_worker, piece.run)
+
+        def read(done: "asyncio.Future[Checked]") -> None:
+            if done.cancelled() or self._server is None or self.failed.done():
+                return
+            if done.exception() is None:
+                self.broker.scrub.done(piece, done.result(), self.clock.now())
+            else:
+                self.broker.scrub.failed(self.clock.now())
+            self.after_turn()
+
+        future.add_done_callback(read)
 
     def _arm(self) -> None:
         deadline = self.broker.next_deadline()

@@ -436,6 +436,7 @@ class ClusterHost:
             "events": dict(self.events),
             "links_ended": dict(self.links.ends),
             "malformed": dict(self.links.malformed),
+            "scrub": broker.scrub.status(),
             "partitions": partitions,
         }
 

@@ -34,6 +34,7 @@ from orderwire.broker.replies import Client, Outcome, Reply, Request, reply
 from orderwire.broker.requests import HANDLERS, unsupported_version
 from orderwire.broker.requests.groups import group_response, join_response, sync_response
 from orderwire.broker.requests.produce import body_at, produce_single
+from orderwire.broker.scrub import Scrub
 from orderwire.broker.security.guard import UNAUTHENTICATED_BYTES_MAX, Guard
 from orderwire.broker.settings import BrokerSettings
 from orderwire.broker.topics import Topic, TopicStore
@@ -137,6 +138,8 @@ class Broker:
         self.parked = ParkedRequests(self)
         self._next_retention = Instant(now + settings.retention_check_ns)
         self._next_checkpoint = Instant(now + settings.checkpoint_ns)
+        self.scrub = Scrub(self, now)
+        """Looks for bits that have flipped."""
         for topic in self.topics:
             self.open_partitions(topic, now)
         self._recover_groups(now)
@@ -210,6 +213,9 @@ class Broker:
     def next_deadline(self) -> Instant:
         """When `wake` is next due."""
         due = min(self._next_retention, self._next_checkpoint)
+        of_scrub = self.scrub.next_deadline()
+        if of_scrub is not None:
+            due = min(due, of_scrub)
         of_parked = self.parked.next_deadline()
         if of_parked is not None:
             due = min(due, of_parked)
@@ -224,6 +230,7 @@ class Broker:
         if self.replicas is not None:
             self.replicas.wake(now)
         self.parked.wake(now)
+        self.scrub.wake(now)
         if self.shards is not None:
             self.shards.wake(now)
         else:

@@ -23,6 +23,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """How often old segments are looked for."""
     checkpoint_ns: int = 60 * NS_PER_S
     """With flush=none: how often logs are synced all the same, so that recovery stays short."""
+    scrub_bytes_per_s: int = 4 << 20
+    """How fast old records are read again, to see whether they are what was written; 0: never."""
+    scrub_pause_ns: int = 3_600 * NS_PER_S
+    """From the end of one such pass to the next."""
     replication: int = 3
     """In a cluster: copies of a topic whose creator did not say, as soon as there are so many
     brokers."""

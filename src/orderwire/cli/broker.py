@@ -52,6 +52,13 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
     help="When a produce is answered: in the page cache (none), on disk with those that wait at "
     "the same time (group), on disk each by itself (message).",
 )
+@click.option(
+    "--scrub-bytes-per-s",
+    default=4 << 20,
+    show_default=True,
+    type=click.IntRange(0, 1 << 40),
+    help="How fast old records are read again in search of damage; 0: never.",
+)
 @click.option("--partitions", default=1, show_default=True, help="Of topics that do not say.")
 @click.option(
     "--replication",
@@ -84,6 +91,7 @@ def command(
     advertise: str | None,
     node_id: int,
     flush: str,
+    scrub_bytes_per_s: int,
     partitions: int,
     replication: int,
     preferred_after_s: int,
@@ -124,6 +132,7 @@ def command(
     settings = BrokerSettings(
         node_id=node_id,
         flush=Flush(flush),
+        scrub_bytes_per_s=scrub_bytes_per_s,
         topics=TopicSettings(
             auto_create=auto_create, default_partitions=partitions, configs=defaults
         ),

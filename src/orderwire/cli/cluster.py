@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import tempfile
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,21 @@ def lines(told: list[dict[str, Any]]) -> list[str]:
         )
     widths = [max(len(row[at]) for row in rows) for at in range(len(_HEAD))]
     return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
+        *(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in rows
+        ),
+        *(_scrubbed(answer["broker"], answer["scrub"]) for answer in told if "scrub" in answer),
     ]
+
+
+def _scrubbed(broker: int, scrub: Mapping[str, Any]) -> str:
+    """When a broker last read all of its logs again, and what it found."""
+    ended = "not yet"
+    if scrub["ended_ms"] >= 0:
+        at = datetime.fromtimestamp(scrub["ended_ms"] / 1_000, UTC)
+        ended = at.isoformat(sep=" ", timespec="seconds")
+    return (
+        f"broker {broker}: last scrub {ended}, {scrub['passes']} passes, {scrub['bytes']} bytes"
+        f" read, damaged found {scrub['damaged']}"
+    )

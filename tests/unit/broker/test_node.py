@@ -58,7 +58,7 @@ from orderwire.broker.wire.generated.produce import (
     TopicProduceData,
 )
 from orderwire.broker.wire.records import read_records
-from orderwire.kernel import ms
+from orderwire.kernel import NS_PER_MS, ms
 from orderwire.kernel.errors import OrderwireError, RemoteProtocolError
 
 FAST = BrokerSettings(flush=Flush.NONE, topics=TopicSettings(auto_create=False))
@@ -630,3 +630,34 @@ def test_damaged_files_are_named_at_the_start(name: str, content: bytes) -> None
     node.files.replace_file(name, content)
     with pytest.raises(OrderwireError, match=name):
         Node(FAST, node.files, node.logs)
+
+
+def test_a_scrub_reads_no_faster_than_it_may() -> None:
+    rate = 1_000
+    settings = BrokerSettings(scrub_bytes_per_s=rate, scrub_pause_ns=10 * NS_PER_MS)
+    node = Node(settings)
+    topic_id = node.create("t")
+    for _ in range(20):
+        node.produce("t", batch(b"a"))
+    scrub = node.broker.scrub
+    start = node.now
+    while not scrub.passes:
+        node.advance(NS_PER_MS)
+        piece = scrub.take()
+        if piece is not None:
+            scrub.done(piece, piece.run(), node.now)
+    size = 20 * len(batch(b"a"))
+    assert scrub.bytes_read == size
+    assert node.now - start >= size * 1_000_000_000 // rate
+    storage = node.logs[topic_id, 0]
+    assert isinstance(storage, MemoryStorage)
+    name = next(name for name in storage.names() if name.endswith(".log"))
+    storage.files[name].content[5 * len(batch(b"a")) - 1] ^= 1
+    while scrub.passes < 3:
+        node.advance(NS_PER_MS)
+        piece = scrub.take()
+        if piece is not None:
+            scrub.done(piece, piece.run(), node.now)
+    assert scrub.damaged == 1, "told once"
+    assert len(node.broker.take_damages()) == 1
+    assert Node(BrokerSettings(scrub_bytes_per_s=0)).broker.scrub.next_deadline() is None

@@ -1,6 +1,7 @@
 """Looks at batches that are about to leave the log: are they what was written?  [S004:9.2, 9.4]"""
 
 from struct import Struct
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -19,13 +20,22 @@ _CHECKED = Struct(">qiibI2xi")
 """Base offset, length, epoch, magic, checksum, last offset delta."""
 
 
-def checked(
-    file: LogFile, position: int, end: int, offset: int, epochs: EpochHistory
-) -> tuple[bytes | None, str | None]:
+class Checked(NamedTuple):
+    """What a look at some bytes has found."""
+
+    data: bytes | None
+    """The bytes, when they are no more than one piece."""
+    fault: str | None
+    """What is wrong, first."""
+    position: int
+    offset: int
+    """The first batch that is not whole, or wrong, or follows."""
+
+
+def checked(file: LogFile, position: int, end: int, offset: int, epochs: EpochHistory) -> Checked:
     """Check the whole batches between two positions, the first of this offset.
 
-    Returns the bytes when they are no more than one piece, and what is wrong with them.  What is
-    cut off at the end, readers drop.
+    What is cut off at the end, readers drop.  Raises StorageError.
     """
     unpack = _CHECKED.unpack_from
     epoch_now, epoch_until = epochs.at(offset), epochs.next_change(offset)
@@ -35,7 +45,8 @@ def checked(
         data = file.read(position, min(wanted, end - position))
         size = len(data)
         if size < min(wanted, end - position):
-            return None, f"at byte {position + size}, offset {offset}: the file ends early"
+            said = f"at byte {position + size}, offset {offset}: the file ends early"
+            return Checked(None, said, position, offset)
         at = 0
         wanted = PIECE_BYTES
         with memoryview(data) as view:
@@ -43,7 +54,8 @@ def checked(
                 base, length, epoch, magic, crc, delta = unpack(data, at)
                 if base != offset or magic != MAGIC or length < _LEAST or delta < 0:
                     said = f"no batch of offset {offset} (offset {base}, length {length})"
-                    return None, f"at byte {position + at}: {said}"
+                    said = f"at byte {position + at}: {said}"
+                    return Checked(None, said, position + at, offset)
                 behind = at + length + LENGTH_OVERHEAD
                 if behind > size:
                     wanted = max(behind - at, PIECE_BYTES)
@@ -52,15 +64,17 @@ def checked(
                     epoch_now, epoch_until = epochs.at(offset), epochs.next_change(offset)
                 if epoch != epoch_now:
                     said = f"epoch {epoch}, expected {epoch_now}"
-                    return None, f"at byte {position + at}, offset {offset}: {said}"
+                    said = f"at byte {position + at}, offset {offset}: {said}"
+                    return Checked(None, said, position + at, offset)
                 if crc32c(view[at + CRC_FROM : behind]) != crc:
-                    return None, f"at byte {position + at}: the batch at offset {offset} is damaged"
+                    said = f"at byte {position + at}: the batch at offset {offset} is damaged"
+                    return Checked(None, said, position + at, offset)
                 offset += delta + 1
                 at = behind
         if position + size >= end:
-            return (data if position == start else None), None
+            return Checked(data if position == start else None, None, position + at, offset)
         position += at
-    return b"", None
+    return Checked(b"", None, position, offset)
 
 
 def check_newest(

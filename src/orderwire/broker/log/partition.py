@@ -224,9 +224,7 @@ class PartitionLog:
         """
         return self._read(offset, max_bytes, upper, IN_MEMORY_BYTES)
 
-    def _read(
-        self, offset: int, max_bytes: int, upper: int | None, in_memory: int
-    ) -> Part | Refused:
+    def _read(self, offset: int, max_bytes: int, upper: int | None, few: int) -> Part | Refused:
         self._check_usable()
         limit = self.end_offset if upper is None else min(upper, self.end_offset)
         if not self.start_offset <= offset <= self.end_offset:
@@ -237,7 +235,7 @@ class PartitionLog:
         if offset >= limit:
             return b""
         try:
-            return self._extent(offset, max_bytes, limit, in_memory)
+            return self._extent(offset, max_bytes, limit, few)
         except LogDamaged as error:
             self.found_damaged(str(error))
             raise
@@ -248,13 +246,19 @@ class PartitionLog:
             self._storage.replace_file(DAMAGED, reason.encode())
             self.damage = reason
 
+    def place_of(self, offset: int) -> tuple[LogFile, int, int] | None:
+        """The file that holds this offset (−1: the first), where it begins, and its size."""
+        if offset >= self.end_offset or self._closed or self._broken is not None:
+            return None
+        segment = self._segment_of(max(offset, self._bases[0]))
+        return segment.file, segment.base_offset, segment.size
+
     def check(self, bytes_max: int) -> None:
         """Check every batch of the newest segments, of so many bytes together or of one at least.
 
         Raises LogDamaged.
         """
-        interval = self.config.index_interval_bytes
-        check_newest(self._segments, self.epochs, interval, bytes_max)
+        check_newest(self._segments, self.epochs, self.config.index_interval_bytes, bytes_max)
 
     def copy(self, offset: int, max_bytes: int, upper: int | None = None) -> bytes | Refused:
         """Fetch whole batches from the one that holds this offset on, all below `upper`.
@@ -263,13 +267,11 @@ class PartitionLog:
         LogDamaged: nothing that fails its checksum goes to a peer.
         """
         part = self._read(offset, max_bytes, upper, PIECE_BYTES)
-        if isinstance(part, Refused) or len(part) == 0:
-            return part if isinstance(part, Refused) else b""
+        if isinstance(part, Refused):
+            return part
         data = part.read() if isinstance(part, FileSlice) else bytes(part)
-        end = 0
-        for at, header in walk(data):
-            end = at + header.size_bytes
-        return data[:end] if end < len(data) else data
+        end = max((at + header.size_bytes for at, header in walk(data)), default=0)
+        return data[:end]
 
     def batches(self, start: int, end: int | None = None) -> Iterator[BatchHeader]:
         """Walk the headers, checked, from the batch that holds `start` to the last below `end`.
@@ -287,7 +289,7 @@ class PartitionLog:
                 yield header
             offset = segment.next_offset
 
-    def _extent(self, offset: int, max_bytes: int, limit: int, in_memory: int) -> Part:
+    def _extent(self, offset: int, max_bytes: int, limit: int, few: int) -> Part:
         segment = self._segment_of(offset)
         index = segment.index(self.epochs, self.config.index_interval_bytes)
         position, header = segment.find(offset, index.before_offset(offset), self.epochs)
@@ -301,11 +303,11 @@ class PartitionLog:
                 clipped if clipped > position else position + max_bytes,
                 position + header.size_bytes,
             )
-        data, fault = checked(segment.file, position, end, header.base_offset, self.epochs)
-        if fault is not None:
-            raise LogDamaged(f"{segment_name(segment.base_offset, LOG)} {fault}")
-        if data is not None and len(data) <= in_memory:
-            return data
+        found = checked(segment.file, position, end, header.base_offset, self.epochs)
+        if found.fault is not None:
+            raise LogDamaged(f"{segment_name(segment.base_offset, LOG)} {found.fault}")
+        if found.data is not None and len(found.data) <= few:
+            return found.data
         return segment.file.part(position, end - position)
 
     def offset_for_time(self, timestamp: int) -> TimedOffset | None:
