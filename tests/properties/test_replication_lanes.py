@@ -1,7 +1,7 @@
 """Lanes in the simulated world: drawn faults, and what each rule is there for.  [S004:4.5, 5.3]"""
 
 import pytest
-from tests.support.replication_lane_mutants import MUTANTS, mutated
+from tests.support.replication_lane_mutants import BREACHES, FIRST_SEED, MUTANTS, mutated
 from tests.support.replication_lanes import lane_replica
 from tests.support.replication_shapes import drawn_run, judged
 
@@ -65,23 +65,6 @@ def test_many_drawn_lives(first: int) -> None:
 def test_faults_under_load_again(seed: int) -> None:
     judged(lane_replica, under_load(replicas=2 + seed % 3), seed)
     judged(lane_replica, under_load(acks=1, idempotent=False, replicas=2 + seed % 3), seed)
-
-
-BREACHES = {
-    # Commits are ordered by ZooKeeper's compare-and-set of the in-sync set and by Done from
-    # everybody in it: without fencing nothing that was promised breaks, as the model said; what
-    # shows is that lower epochs are written, and replicas that never come together.
-    "unfenced": {"I7", "I8"},
-    "acks-all-at-order": {"I1"},
-    "cut-ignored": {"I1", "I2", "I3", "AssertionError"},
-    "done-before-sync": {"I1", "I2"},
-    "own-lane-dropped": {"I4"},
-    "duplicates-ordered": {"I5"},
-}
-
-
-FIRST_SEED = {"own-lane-dropped": 4, "unfenced": 110}
-"""Close before one that shows it."""
 
 
 def breaches(name: str, settings: RunSettings, seed: int) -> set[str]:
