@@ -15,6 +15,8 @@ PIECE_BYTES = 1 << 20
 """Read at once, but for a single larger batch."""
 IN_MEMORY_BYTES = 32 << 10
 """So few are handed on as they were read: no file slice pays for them."""
+_HOLE_BYTES = 512
+"""What a disk writes, or does not, as a whole."""
 _LEAST = HEADER_BYTES - LENGTH_OVERHEAD
 _CHECKED = Struct(">qiibI2xi")
 """Base offset, length, epoch, magic, checksum, last offset delta."""
@@ -96,3 +98,26 @@ def check_newest(
         bytes_max -= segment.size
         if bytes_max <= 0:
             return
+
+
+def good_behind(file: LogFile, position: int, offset: int) -> bool:
+    """Whether a good batch follows the bad one that stands here, instead of the one of this offset.
+
+    Then that is damage, and no torn tail: unless a hole is in it, as a power failure leaves of what
+    was never synced.  Raises StorageError.
+    """
+    head = file.read(position, HEADER_BYTES)
+    if len(head) < HEADER_BYTES:
+        return False
+    length = _CHECKED.unpack_from(head)[1]
+    behind = position + length + LENGTH_OVERHEAD
+    if length < _LEAST or behind + HEADER_BYTES > file.size:
+        return False
+    if bytes(_HOLE_BYTES) in file.read(position, behind - position):
+        return False
+    base, length, _, magic, crc, delta = _CHECKED.unpack_from(file.read(behind, HEADER_BYTES))
+    end = behind + length + LENGTH_OVERHEAD
+    if base <= offset or magic != MAGIC or delta < 0 or length < _LEAST or end > file.size:
+        return False
+    batch = file.read(behind, end - behind)
+    return bool(crc32c(memoryview(batch)[CRC_FROM:]) == crc)

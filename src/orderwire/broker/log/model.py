@@ -80,3 +80,5 @@ class Recovery(msgspec.Struct, frozen=True):
     """Bytes behind the last good batch; they are gone."""
     reason: str | None
     """Why the scan stopped early."""
+    damaged: bool = False
+    """Whether a good batch came behind the bad one: that was no torn tail."""

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from orderwire.broker.log.checking import good_behind
 from orderwire.broker.log.cutting import EPOCHS, START, StartFile, finish_cut
 from orderwire.broker.log.epochs import EpochHistory
 from orderwire.broker.log.index import SparseIndex
@@ -158,6 +159,7 @@ def _recover(
     producers = ProducerTable()
     segments: list[Segment] = []
     scanned = cut = 0
+    damaged = False
     reason: str | None = None
     for number, base in enumerate(bases):
         if segments and segments[-1].next_offset != base:
@@ -197,6 +199,7 @@ def _recover(
             reason = f"{segment_name(base, LOG)} {found.reason}"
             if base < durable_below:
                 raise LogDamaged(f"{reason}; this was durable: restore the file from a copy")
+            damaged = good_behind(file, found.good_bytes, found.next_offset)
             cut += file.size - found.good_bytes
             file.truncate(found.good_bytes)
             cut += _drop(storage, bases[number + 1 :])
@@ -212,7 +215,7 @@ def _recover(
     if epochs.cut(segments[-1].next_offset) or known is None:
         storage.replace_file(EPOCHS, epochs.to_bytes())
     storage.sync_directory()
-    return Opened(segments, 0, epochs, producers, Recovery(False, scanned, cut, reason))
+    return Opened(segments, 0, epochs, producers, Recovery(False, scanned, cut, reason, damaged))
 
 
 class _Durable:

@@ -159,3 +159,32 @@ def test_what_was_found_is_not_forgotten_in_a_crash() -> None:
     assert "damaged" not in storage.files
     group.pass_time(10_000)
     assert same(group)
+
+
+@pytest.mark.parametrize("field", sorted(set(FIELDS) - {"length"}))
+@pytest.mark.parametrize("mode", MODES, ids=NAMES)
+def test_damage_behind_the_last_checkpoint_is_no_torn_tail(mode: Mode, field: str) -> None:
+    group, opening = filled(mode)
+    victim = group.others[-1]
+    group.crash(victim)
+    group.files[victim].remove("checkpoint")
+    flip(group, victim, FIELDS[field])
+    group.start(victim)
+    assert len(opening.damage) == 1
+    group.pass_time(5_000)
+    assert group.znodes.isr == group.ids
+    assert same(group)
+
+
+@pytest.mark.parametrize("mode", MODES, ids=NAMES)
+def test_a_torn_tail_is_cut_off_and_nothing_is_set_aside(mode: Mode) -> None:
+    group, opening = filled(mode)
+    victim = group.others[-1]
+    group.crash(victim)
+    group.files[victim].remove("checkpoint")
+    content = group.files[victim].files[LOG].content
+    content += content[: len(content) // 6 - 5]
+    group.start(victim)
+    assert not opening.damage
+    group.pass_time(5_000)
+    assert same(group)
