@@ -68,7 +68,7 @@ def test_an_original_takes_no_log_once_it_has_taken_over() -> None:
     """It had asked a member for its log, which left the in-sync set; the answer came later."""
     told = (
         "send 0 0, send 1 0, crash 0 0, session_end 0 1, read 1 0, zk 1 0, read 1 0, wake 1 0,"
-        " start 0 0, zk 1 0, deliver 1 0, read 0 0, deliver 1 0, deliver 0 1, read 1 0,"
+        " start 0 0, read 0 0, zk 1 0, deliver 1 0, read 0 0, deliver 1 0, deliver 0 1, read 1 0,"
         " deliver 0 1, deliver 1 0, deliver 1 0, deliver 0 1, deliver 0 1"
     )
     walk = after(LANES, told)
