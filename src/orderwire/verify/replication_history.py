@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -211,19 +212,19 @@ def _batches(columns: Mapping[str, list[Any]], row: int) -> Iterator[Batch]:
 
 def histories_from(table: pa.Table) -> dict[Key, list[Event]]:
     """The events of each partition.  Raises TraceError."""
+    if table.num_rows == 0:
+        return {}
+    table = table.sort_by([(name, "ascending") for name in PARTITION_COLUMNS]).combine_chunks()
+    changes = np.zeros(table.num_rows, np.bool_)
+    changes[0] = True
+    for name in PARTITION_COLUMNS:
+        column = table.column(name).combine_chunks()
+        changes[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
+    begins = np.flatnonzero(changes).tolist()
     found: dict[Key, list[Event]] = {}
-    keys = table.select(list(PARTITION_COLUMNS)).group_by(list(PARTITION_COLUMNS)).aggregate([])
-    for run_id, topic, partition in sorted(
-        zip(*(keys.column(name).to_pylist() for name in PARTITION_COLUMNS), strict=True)
-    ):
-        mask = pc.and_(
-            pc.and_(
-                pc.equal(table.column("run_id"), run_id),
-                pc.equal(table.column("topic"), topic),
-            ),
-            pc.equal(table.column("partition"), partition),
-        )
-        found[run_id, topic, partition] = list(events_from(table.filter(mask)))
+    for at, end in zip(begins, [*begins[1:], table.num_rows], strict=True):
+        run_id, topic, partition = (table.column(name)[at].as_py() for name in PARTITION_COLUMNS)
+        found[run_id, topic, partition] = list(events_from(table.slice(at, end - at)))
     return found
 
 
