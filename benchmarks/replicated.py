@@ -5,8 +5,10 @@ JetStream's defaults).  Three producers with client ids of their own, so that la
 `batched`: librdkafka's defaults; `unbatched`: one message per request, 64 in flight (JetStream has
 no batches: pipelined publishes in both).  JetStream's acknowledgement is a majority's: `acks=all`.
 `latency`: 1,000 messages a second of 100 bytes, linger 0, acks=all.
+`spread`: the same over a topic of 200 partitions, in turn.
 CPU is that of the three servers together, which is steady on a busy machine; ZooKeeper's is told
-apart.  Kafka comes from Maven's repository when `mvn` is there and `--kafka` names a version.
+apart.  Kafka comes from Maven's repository when `mvn` is there and `--kafka` names a version, or
+from a folder of its jars by `--kafka-jars`.
 """
 
 import contextlib
@@ -32,6 +34,8 @@ from orderwire.aio.cluster_process import ClusterProcess
 from orderwire.broker.replication.settings import Mode
 
 TOPIC = "hot"
+SPREAD = "spread"
+PARTITIONS = 200
 CLIENTS = ("bench-1", "bench-7", "bench-0")
 """Names that lead clients on this machine to brokers 0, 1 and 2 where all have lanes."""
 DEPTH = 64
@@ -77,8 +81,13 @@ def produce(
     *,
     batched: bool,
     names: Sequence[str] = CLIENTS,
+    partitions: int = 1,
 ) -> int:
-    """Write `count` messages from these producers; returns when all are acknowledged."""
+    """Write `count` messages from these producers, to one partition or to so many in turn.
+
+    Returns when all are acknowledged.
+    """
+    topic = TOPIC if partitions == 1 else SPREAD
     failed: list[object] = []
     settings: dict[str, Any] = {
         "bootstrap.servers": fleet.bootstrap,
@@ -95,7 +104,7 @@ def produce(
         producer = producers[number % len(producers)]
         while True:
             try:
-                producer.produce(TOPIC, payload, partition=0)
+                producer.produce(topic, payload, partition=number // len(producers) % partitions)
                 break
             except BufferError:
                 producer.poll(0.01)
@@ -145,15 +154,17 @@ def orderwire(mode: Mode) -> Iterator[Fleet]:
 
 
 @contextlib.contextmanager
-def kafka(version: str) -> Iterator[Fleet]:
+def kafka(version: str | None, jars: Path | None) -> Iterator[Fleet]:
     """Apache Kafka, three nodes that are brokers and controllers."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        (folder / "pom.xml").write_text(POM.format(version=version))
         quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        order = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={name}/lib"]
-        subprocess.run(order, cwd=folder, check=True, timeout=600, **quiet)
-        java = ["java", "-Xmx1g", "-cp", f"{name}/lib/*"]
+        if jars is None:
+            jars = folder / "lib"
+            (folder / "pom.xml").write_text(POM.format(version=version))
+            order = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={jars}"]
+            subprocess.run(order, cwd=folder, check=True, timeout=600, **quiet)
+        java = ["java", "-Xmx1g", "-cp", f"{jars}/*"]
         tool = [*java, "kafka.tools.StorageTool"]
         cluster = subprocess.check_output([*tool, "random-uuid"], text=True).strip()
         ports = free_ports(6)
@@ -201,7 +212,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def make_topic(fleet: Fleet) -> None:
-    """Make the topic, with three replicas, once three brokers are there."""
+    """Make the topics, with three replicas, once three brokers are there."""
     admin = AdminClient({"bootstrap.servers": fleet.bootstrap, "log_level": 0})
     until = time.monotonic() + START_SECONDS_MAX
     while True:
@@ -212,30 +223,33 @@ def make_topic(fleet: Fleet) -> None:
             if time.monotonic() > until:
                 raise
         time.sleep(0.5)
-    for future in admin.create_topics([NewTopic(TOPIC, 1, 3)], operation_timeout=60).values():
+    topics = [NewTopic(TOPIC, 1, 3), NewTopic(SPREAD, PARTITIONS, 3)]
+    for future in admin.create_topics(topics, operation_timeout=60).values():
         future.result(60)
-    produce(fleet, 100, 100, "all", batched=True)
+    for partitions in (1, PARTITIONS):
+        produce(fleet, 1_000, 100, "all", batched=True, partitions=partitions)
 
 
 def main() -> None:
     parser = harness.arguments(__doc__, repeats=3)
     parser.add_argument("--kafka", metavar="VERSION", help="as 4.1.1; needs mvn and Java 17")
+    parser.add_argument("--kafka-jars", metavar="FOLDER", type=Path, help="instead of mvn")
     options = parser.parse_args()
     scale = 1 if options.quick else 5
-    sizes = (100,) if options.quick else (100, 1_024)
     rows = [
-        (size, acks, batched)
-        for size in sizes
+        (size, acks, batched, 1)
+        for size in (100, 1_024)
         for acks in ("1", "all")
         for batched in (True, False)
     ]
+    rows += [(100, "all", batched, PARTITIONS) for batched in (True, False)]
     runs: dict[str, dict[str, list[harness.Measured]]] = {}
     delays: dict[str, dict[str, float]] = {}
     with contextlib.ExitStack() as stack:
         fleets = {mode.value: stack.enter_context(orderwire(mode)) for mode in Mode}
         rivals: list[str] = []
-        if options.kafka is not None and shutil.which("mvn"):
-            fleets["kafka"] = stack.enter_context(kafka(options.kafka))
+        if options.kafka_jars is not None or (options.kafka is not None and shutil.which("mvn")):
+            fleets["kafka"] = stack.enter_context(kafka(options.kafka, options.kafka_jars))
             rivals.append("kafka")
         for fleet in fleets.values():
             make_topic(fleet)
@@ -245,17 +259,18 @@ def main() -> None:
                 produce(fleets["kafka"], 10_000, 100, acks, batched=False)
         nats = stack.enter_context(jetstream(free_ports(6)))
         rivals.append("jetstream")
-        for size, acks, batched in rows:
+        for size, acks, batched, partitions in rows:
             name = f"{size} B, acks={acks}, {'batched' if batched else 'unbatched'}"
+            name += ", spread" if partitions > 1 else ""
             count = (40_000 if batched else 4_000) * scale
             found = runs[name] = {}
             for number in range(options.repeats + 1):
                 for fleet_name, fleet in fleets.items():
                     part = count if number else count // 10
                     wall, cpu = time.perf_counter(), fleet.cpu_s()
-                    produce(fleet, part, size, acks, batched=batched)
+                    produce(fleet, part, size, acks, batched=batched, partitions=partitions)
                     note(found, fleet_name, fleet, part, wall, cpu, counts=number > 0)
-                if acks == "all":
+                if acks == "all" and partitions == 1:
                     part = (count if number else count // 10) // 4
                     wall, cpu = time.perf_counter(), nats.cpu_s()
                     publish(nats.address, TOPIC, part, size, DEPTH)
