@@ -1,7 +1,7 @@
 """The model check of replication: the paper read literally, the real replicas searched and drawn,
 and what breaks without each rule.  [S004:5]
 
-States are counted and invariants named; nothing is timed.
+States are counted and invariants named; seconds are of the processor.
 """
 
 import argparse
@@ -17,20 +17,26 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from replication_cores import CORES
 from replication_mutants import MUTANTS, caught
 from replication_scopes import searched as searched_core
-from replication_scopes import writers
+from replication_scopes import sending, writers
 from replication_shapes import drawn_run
+from replication_standby_mutants import TWINS
+from replication_standby_mutants import caught as standby_caught
 
 from orderwire.sim.paper_active_active import Initiators, search
 from orderwire.sim.replication_run import run_replication
 from orderwire.verify.replication import by_invariant
 
-SCOPES = {
-    "2 replicas, no fault": {},
-    "2 replicas, 1 crash": {"crashes": 1},
-    "2 replicas, 1 crash, 1 zombie": {"crashes": 1, "expiries": 1},
-    "2 replicas, 1 power failure": {"power_failures": 1},
-    "3 replicas, 1 crash": {"replicas": 3, "crashes": 1},
+SCOPES: dict[str, tuple[int, dict[str, int]]] = {
+    "2 replicas, 1 message, 1 crash": (1, {"crashes": 1}),
+    "2 replicas, 1 message, 1 zombie": (1, {"expiries": 1}),
+    "2 replicas, no fault": (2, {}),
+    "2 replicas, 1 crash": (2, {"crashes": 1}),
+    "2 replicas, 1 zombie": (2, {"expiries": 1}),
+    "2 replicas, 1 message, 1 crash, 1 zombie": (1, {"crashes": 1, "expiries": 1}),
+    "2 replicas, 1 message, 1 power failure": (1, {"power_failures": 1}),
+    "3 replicas, 1 message, 1 zombie": (1, {"replicas": 3, "expiries": 1}),
 }
+"""How many messages, and what may happen."""
 
 
 def literal() -> list[dict[str, Any]]:
@@ -58,8 +64,10 @@ def searched(seconds: float) -> list[dict[str, Any]]:
     """Every order of events, as far as the time goes."""
     rows = []
     for mode in CORES:
-        for name, options in SCOPES.items():
-            found = searched_core(mode, writers(mode), within(seconds), **options)
+        for name, (messages, options) in SCOPES.items():
+            began = process_time()
+            clients = sending(mode) if messages == 1 else writers(mode)
+            found = searched_core(mode, clients, within(seconds), **options)
             rows.append(
                 {
                     "protocol": mode.value,
@@ -70,6 +78,7 @@ def searched(seconds: float) -> list[dict[str, Any]]:
                     "depth": found.deepest,
                     "violations": sorted(found.violations),
                     "stuck": found.stuck if found.complete else None,
+                    "cpu_s": round(process_time() - began, 1),
                 }
             )
     return rows
@@ -97,11 +106,15 @@ def drawn(runs: int) -> list[dict[str, Any]]:
 
 
 def without() -> list[dict[str, Any]]:
-    """One rule of active-active taken away."""
+    """One rule of active-active, or of active-standby, taken away."""
     rows = []
     for name, mutant in MUTANTS.items():
         found = caught(mutant, range(mutant.first_seed, mutant.first_seed + 30))
         rows.append({"without": name, "rule": mutant.rule, "violations": sorted(found)})
+    for name, twin in TWINS.items():
+        runs, broken = standby_caught(name)
+        row = {"without": f"active-standby: {name}", "rule": twin.rule, "runs": runs}
+        rows.append(row | {"violations": sorted(broken)})
     return rows
 
 
