@@ -30,7 +30,8 @@ def filled(
 
 def with_tail(storage: MemoryStorage, tail: bytes | bytearray) -> MemoryStorage:
     copy = MemoryStorage()
-    copy.files = dict(storage.files)
+    for name, file in storage.files.items():
+        copy.replace_file(name, bytes(file.content))
     copy.files[ACTIVE] = MemoryFile()
     copy.files[ACTIVE].append(tail)
     return copy
