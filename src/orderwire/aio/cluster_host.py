@@ -27,8 +27,6 @@ from orderwire.broker.replication.effects import (
     Effect,
     Event,
     Note,
-    Orphaned,
-    Republished,
     RoundOpened,
     Sealed,
     Tell,
@@ -42,8 +40,9 @@ if TYPE_CHECKING:
     from orderwire.aio.broker_server import BrokerServer
 
 _LOG = logging.getLogger(__name__)
-_OFTEN = (RoundOpened, Committed, Sealed, Orphaned, Republished)
-"""What happens to rounds and batches: as many lines as there is load."""
+_OFTEN = (RoundOpened, Committed, Sealed)
+"""What happens to rounds and batches: as many lines as there is load.  Every orphan is logged, with
+old and new offset.  [R8]"""
 QUESTIONS_MAX = 10_000
 """Questions to other brokers that wait for their answers."""
 _OUT_OF_REACH = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the other broker is out of reach")

@@ -29,10 +29,10 @@ OFTEN = [
     RoundOpened(1, 2, 0, 3, 4),
     Committed(1, 2, 4),
     Sealed(1, 2, 3),
-    Orphaned(1, 2, 3),
-    Republished(1, 2, duplicate=False),
 ]
 SELDOM = [
+    Orphaned(1, 2, 3),
+    Republished(1, 2, duplicate=False),
     Elected(1),
     Recovered(1, 2),
     Deposed(1, "why"),
