@@ -1,0 +1,344 @@
+"""Drawn runs of ST: losses, outages, crashes, changes of views.  [S003:5.1]"""
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+import msgspec
+
+from orderwire.kernel import Destinations, Instant, ProcessId, destinations, ms, us
+from orderwire.kernel.chance import stream
+from orderwire.ordering.pdu import Delivered, Multicast
+from orderwire.ordering.total.pdu import (
+    ChangeView,
+    Data,
+    Installed,
+    Member,
+    Nak,
+    Rst,
+    RstAck,
+    RstPak,
+    Rtx,
+    Turn,
+)
+from orderwire.ordering.total.settings import Delivery, Stability, TotalSettings
+from orderwire.ordering.total.tachikawa_st import TachikawaST
+from orderwire.sim.selective_total_judge import SelectiveTotalJudge
+from orderwire.sim.serial_channel import ChannelSettings, Outage, SerialChannel
+
+SLOT_NS = us(100)
+REST_NS = ms(60_000)
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of views: who crashes first, who joins, and when each member is told."""
+
+    at_ns: int
+    crash: tuple[ProcessId, ...] = ()
+    join: tuple[ProcessId, ...] = ()
+    told_after_ns: tuple[tuple[ProcessId, int], ...]
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """One run: what is asked of the group and what is done to it."""
+
+    settings: TotalSettings
+    channel: ChannelSettings
+    messages: tuple[tuple[int, ProcessId, Destinations], ...]
+    """(time, source, destinations)."""
+    changes: tuple[Change, ...] = ()
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came out."""
+
+    violations: tuple[str, ...]
+    delivered: int
+    recoveries: int
+    repeated: int
+    nulls: int
+    put: int
+    lost: int
+    rest_ns: int
+    latencies_ns: tuple[int, ...] = ()
+
+
+Maker = Callable[..., TachikawaST]
+
+
+def run(
+    plan: Plan, seed: int | str, make: Maker = TachikawaST, *, rest_ns: int = REST_NS
+) -> Outcome:
+    """Run the group to rest; the same plan and seed give the same outcome.
+
+    One that is not at rest after `rest_ns` is stuck.
+    """
+    return _Run(plan, seed, make).run(rest_ns)
+
+
+class _Run:
+    def __init__(self, plan: Plan, seed: int | str, make: Maker) -> None:
+        self._plan = plan
+        self._make = make
+        self._cores: dict[ProcessId, TachikawaST] = {}
+        settings = plan.settings
+        physical = settings.buffers + settings.buffers // settings.headroom
+        self._judge = SelectiveTotalJudge(self._cores, physical)
+        self._channel = SerialChannel(plan.channel, seed, Turn, self._on_indication, self._on_put)
+        self._counts: dict[type, int] = {}
+        self._numbers: dict[ProcessId, int] = {}
+        self._epochs: set[tuple[int, int]] = set()
+        self._members = {ProcessId(k) for k in range(settings.members)}
+        self._views = 0
+        self._first_open = 0
+        self._open_views = [frozenset(self._members)]
+        self._installed: dict[int, set[ProcessId]] = {}
+
+    def run(self, rest_ns: int) -> Outcome:
+        plan, channel = self._plan, self._channel
+        for process in sorted(self._members):
+            self._start(process, joining=False)
+        for when, source, mask in plan.messages:
+            channel.at(when, lambda s=source, m=mask: self._send(s, m))  # type: ignore[misc]
+        for change in plan.changes:
+            channel.at(change.at_ns, lambda c=change: self._change(c))  # type: ignore[misc]
+        channel.run(rest_ns)
+        survivors = {int(k) for k in self._members if k not in self._judge.crashed}
+        at_rest = channel.is_idle and all(
+            not core.is_recovering and not core.queued()
+            for k, core in self._cores.items()
+            if k in survivors
+        )
+        self._judge.check_rest(survivors, at_rest=at_rest)
+        return Outcome(
+            violations=tuple(self._judge.violations),
+            delivered=sum(map(len, self._judge.delivered.values())),
+            recoveries=len(self._epochs),
+            repeated=self._counts.get(Rtx, 0),
+            nulls=self._counts.get(type(None), 0),
+            put=channel.put,
+            lost=channel.lost,
+            rest_ns=channel.now,
+            latencies_ns=tuple(self._judge.latencies),
+        )
+
+    def _start(self, process: ProcessId, *, joining: bool) -> None:
+        core = self._make(process, self._plan.settings, joining=joining)
+        self._cores[process] = core
+        self._channel.add(process, core)
+
+    def _send(self, source: ProcessId, mask: Destinations) -> None:
+        core = self._channel.cores.get(source)
+        if core is None or self._is_out(source):
+            return
+        members = {m.process for m in self._cores[source].view.members}
+        mask = destinations(k for k in members if mask >> k & 1)
+        if mask:
+            number = self._numbers.get(source, 0)
+            self._numbers[source] = number + 1
+            self._judge.note_sent(source, number, mask)
+            self._channel.submit(source, Multicast(b"", mask))
+
+    def _is_out(self, process: ProcessId) -> bool:
+        return process in self._judge.crashed or not self._cores[process].view.members
+
+    def _may_crash(self, victims: tuple[ProcessId, ...]) -> bool:
+        """Whether the view service could go on: with a majority of every view that may matter."""
+        left = self._members - set(victims)
+        return all(2 * len(view & left) > len(view) for view in self._open_views)
+
+    def _note_installed(self, process: ProcessId, number: int) -> None:
+        """Close the views before one that a majority of its members has installed."""
+        here = self._installed.setdefault(number, set())
+        here.add(process)
+        index = number - self._first_open
+        if index > 0 and 2 * len(here) > len(self._open_views[index]):
+            del self._open_views[:index]
+            self._first_open = number
+
+    def _change(self, change: Change) -> None:
+        if not self._may_crash(change.crash):
+            change = msgspec.structs.replace(change, crash=())
+            if not change.join:
+                return
+        for process in change.crash:
+            self._judge.crashed.add(process)
+            self._channel.remove(process)
+        self._members = (self._members - set(change.crash)) | set(change.join)
+        for process in change.join:
+            self._start(process, joining=True)
+        self._views += 1
+        self._open_views.append(frozenset(self._members))
+        view = ChangeView(self._views, tuple(sorted(Member(k) for k in self._members)))
+        after = dict(change.told_after_ns)
+        for process in sorted(self._members):
+            when = self._channel.now + after.get(process, 0)
+            self._channel.at(
+                when,
+                lambda p=process, v=view: self._channel.submit(p, v),  # type: ignore[misc]
+            )
+
+    def _on_put(self, source: ProcessId, pdu: Any, now: Instant) -> None:
+        form = type(pdu)
+        if form is Data and not pdu.destinations:
+            form = type(None)
+        self._counts[form] = self._counts.get(form, 0) + 1
+        if form is RstAck:
+            self._epochs.add(pdu.epoch)
+
+    def _on_indication(self, process: ProcessId, indication: Any, now: Instant) -> None:
+        if isinstance(indication, Delivered):
+            self._judge.note_delivered(process, indication, now)
+            self._judge.check_buffers(process)
+        elif isinstance(indication, Installed):
+            self._note_installed(process, indication.number)
+
+
+# ---------------------------------------------------------------------- generators
+
+
+def _settings(chance: Random, members: int) -> TotalSettings:
+    slot = SLOT_NS
+    ack = slot * chance.choice((2, 10, 20))
+    buffers = chance.choice((members, 2 * members, 8, 64, 4096))
+    return TotalSettings(
+        members=members,
+        delivery=chance.choice(tuple(Delivery)),
+        stability=chance.choice(tuple(Stability)),
+        window=chance.choice((1, 2, 4, 8, 16)),
+        buffers=max(members, buffers),
+        ack_delay_ns=ack,
+        heartbeat_ns=4 * ack,
+        heartbeat_max_ns=40 * ack,
+        control_ns=slot * 40,
+        nak_ns=slot * 40,
+        guard_ns=slot * 10,
+    )
+
+
+def _messages(
+    chance: Random, members: int, count: int, gap_ns: int
+) -> tuple[tuple[int, ProcessId, Destinations], ...]:
+    when, found = 0, []
+    for _ in range(count):
+        when += chance.randrange(1, 2 * gap_ns)
+        size = chance.randint(1, members)
+        mask = destinations(chance.sample(range(members), size))
+        found.append((when, ProcessId(chance.randrange(members)), mask))
+    return tuple(found)
+
+
+def _lag(chance: Random) -> int:
+    return SLOT_NS * chance.choice((0, 0, 5, 20))
+
+
+def mixed(seed: int) -> Plan:
+    """f up to 0.3, independent, or outages; nothing crashes."""
+    chance = stream(seed, "mixed")
+    members = chance.randint(2, 5)
+    return Plan(
+        settings=_settings(chance, members),
+        channel=ChannelSettings(
+            slot_ns=SLOT_NS,
+            loss=chance.choice((0.0, 0.01, 0.05, 0.1, 0.3)),
+            own_loss=chance.random() < 0.7,
+            lag_ns=_lag(chance),
+        ),
+        messages=_messages(chance, members, chance.randint(2, 30), SLOT_NS * 8),
+    )
+
+
+def deaf(seed: int) -> Plan:
+    """Receivers overrun: each misses everything for a while."""
+    chance = stream(seed, "deaf")
+    members = chance.randint(2, 5)
+    count = chance.randint(2, 30)
+    span = SLOT_NS * 8 * count
+    outages = []
+    for _ in range(chance.randint(1, 4)):
+        start = chance.randrange(span)
+        length = SLOT_NS * chance.randint(1, 40)
+        outages.append(Outage(ProcessId(chance.randrange(members)), start, start + length))
+    return Plan(
+        settings=_settings(chance, members),
+        channel=ChannelSettings(
+            slot_ns=SLOT_NS,
+            own_loss=chance.random() < 0.7,
+            lag_ns=_lag(chance),
+            outages=tuple(outages),
+        ),
+        messages=_messages(chance, members, count, SLOT_NS * chance.choice((1, 2, 8))),
+    )
+
+
+def lossy_start(seed: int) -> Plan:
+    """f from 0.2 to 0.6 at first, then nothing is lost; half of the runs spare control PDUs."""
+    chance = stream(seed, "lossy start")
+    members = chance.randint(2, 5)
+    count = chance.randint(2, 30)
+    gap = SLOT_NS * chance.choice((1, 2, 8))
+    return Plan(
+        settings=_settings(chance, members),
+        channel=ChannelSettings(
+            slot_ns=SLOT_NS,
+            loss=chance.uniform(0.2, 0.6),
+            loss_until_ns=gap * count * 2,
+            own_loss=chance.random() < 0.7,
+            lag_ns=_lag(chance),
+            spared=(Rst, RstPak, RstAck, Rtx, Nak) if chance.random() < 0.5 else (),
+        ),
+        messages=_messages(chance, members, count, gap),
+    )
+
+
+def _with_changes(plan: Plan, seed: int) -> Plan:
+    """Crash a minority, one after the other, and let somebody join now and then."""
+    chance = stream(seed, "changes")
+    members = list(range(plan.settings.members))
+    span = max(when for when, _, _ in plan.messages) + 1
+    fresh = plan.settings.members
+    when, changes = 0, []
+    for _ in range(chance.randint(1, 3)):
+        when += chance.randrange(span) + SLOT_NS
+        majority = len(members) // 2 + 1
+        victims = chance.sample(members, chance.randint(0, len(members) - majority))
+        joins = [fresh] if chance.random() < 0.4 or not victims else []
+        fresh += len(joins)
+        members = [k for k in members if k not in victims] + joins
+        told = tuple((ProcessId(k), chance.randrange(SLOT_NS * 60)) for k in members)
+        changes.append(
+            Change(
+                at_ns=when,
+                crash=tuple(map(ProcessId, victims)),
+                join=tuple(map(ProcessId, joins)),
+                told_after_ns=told,
+            )
+        )
+    least = 2 * fresh * plan.settings.headroom
+    settings = msgspec.structs.replace(plan.settings, buffers=max(plan.settings.buffers, least))
+    return msgspec.structs.replace(plan, settings=settings, changes=tuple(changes))
+
+
+def mixed_crash(seed: int) -> Plan:
+    """Mixed, with crashes and joins."""
+    return _with_changes(mixed(seed), seed)
+
+
+def deaf_crash(seed: int) -> Plan:
+    """Deaf, with crashes and joins."""
+    return _with_changes(deaf(seed), seed)
+
+
+def lossy_start_crash(seed: int) -> Plan:
+    """Lossy start, with crashes and joins."""
+    return _with_changes(lossy_start(seed), seed)
+
+
+GENERATORS: Mapping[str, Callable[[int], Plan]] = {
+    "mixed": mixed,
+    "deaf": deaf,
+    "lossy-start": lossy_start,
+    "mixed-crash": mixed_crash,
+    "deaf-crash": deaf_crash,
+    "lossy-start-crash": lossy_start_crash,
+}

@@ -1,0 +1,249 @@
+"""A simulated 1C channel: one PDU at a time, in one order, to everybody who does not miss it.
+
+[S003:1.1] C1: one serial order; C2: a receiver gets a part of it, in that order; C3: what a sender
+puts after it has heard a PDU stands after that PDU, and its queue is first in, first out.
+"""
+
+import heapq
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from orderwire.kernel import Broadcast, Effects, Indicate, Instant, ProcessId
+from orderwire.kernel.chance import stream
+
+
+class SerialCore(Protocol):
+    """A protocol that runs on such a channel."""
+
+    def submit(self, command: Any, now: Instant) -> Effects:
+        """Take a command of the application."""
+        ...
+
+    def receive(self, source: ProcessId, pdu: Any, now: Instant) -> Effects:
+        """Take a PDU."""
+        ...
+
+    def turn(self, now: Instant) -> Effects:
+        """Return what is to be sent now that the channel is free."""
+        ...
+
+    def wake(self, now: Instant) -> Effects:
+        """Act on deadlines."""
+        ...
+
+    def next_deadline(self) -> Instant | None:
+        """Return the next one."""
+        ...
+
+
+class Outage(msgspec.Struct, frozen=True):
+    """A receiver is deaf for a while: its buffers overrun."""
+
+    process: ProcessId
+    start_ns: int
+    end_ns: int
+
+
+class ChannelSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How good the channel is.  Raises ValueError."""
+
+    slot_ns: int
+    """How long one PDU takes."""
+    loss: float = 0.0
+    """f: probability that a receiver misses a PDU."""
+    loss_until_ns: int | None = None
+    """Nothing is lost later, apart from outages; None: for ever."""
+    own_loss: bool = True
+    """Whether a sender may miss its own PDUs."""
+    lag_ns: int = 0
+    """A receiver takes a PDU at most this much after it was on the channel."""
+    spared: tuple[type, ...] = ()
+    """Kinds of PDUs that are never lost."""
+    outages: tuple[Outage, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.slot_ns < 1:
+            raise ValueError(f"slot_ns={self.slot_ns} is not positive")
+        if not 0.0 <= self.loss < 1.0:
+            raise ValueError(f"loss={self.loss} is not within 0 … 1")
+
+
+class SerialChannel:
+    """The channel, its members and the time.
+
+    `turn_form` is the indication with which a core asks for a turn; every other one, and every PDU
+    that is put, is shown to `on_indication` and `on_put`.
+    """
+
+    def __init__(
+        self,
+        settings: ChannelSettings,
+        seed: int | str,
+        turn_form: type,
+        on_indication: Callable[[ProcessId, Any, Instant], None],
+        on_put: Callable[[ProcessId, Any, Instant], None],
+    ) -> None:
+        self._settings = settings
+        self._turn_form = turn_form
+        self._on_indication = on_indication
+        self._on_put = on_put
+        self._access = stream(seed, "access")
+        self._loss = stream(seed, "loss")
+        self._lag = stream(seed, "lag")
+        self.now = Instant(0)
+        self.cores: dict[ProcessId, SerialCore] = {}
+        self._queues: dict[ProcessId, deque[Any]] = {}
+        self._heard_at: dict[ProcessId, int] = {}
+        self._wake_at: dict[ProcessId, int] = {}
+        self._events: list[tuple[int, int, Callable[[], None]]] = []
+        self._serial = 0
+        self._busy = False
+        self.put = 0
+        """How many PDUs the channel has carried."""
+        self.lost = 0
+        """How many receipts were missed."""
+
+    def add(self, process: ProcessId, core: SerialCore) -> None:
+        """Let a process take part from now on."""
+        self.cores[process] = core
+        self._queues[process] = deque()
+        self._heard_at[process] = self.now
+        self._rearm(process)
+
+    def remove(self, process: ProcessId) -> None:
+        """Stop a process; what it has not put is gone."""
+        self.cores.pop(process, None)
+        self._queues.pop(process, None)
+
+    def at(self, when: int, action: Callable[[], None]) -> None:
+        """Run an action at that time."""
+        self._serial += 1
+        heapq.heappush(self._events, (max(when, self.now), self._serial, action))
+
+    def submit(self, process: ProcessId, command: Any) -> None:
+        """Give a process a command; nothing when it has stopped."""
+        core = self.cores.get(process)
+        if core is not None:
+            self._apply(process, core.submit(command, self.now))
+
+    def run(self, until_ns: int) -> None:
+        """Let everything happen that happens by then."""
+        while self._events and self._events[0][0] <= until_ns:
+            when, _, action = heapq.heappop(self._events)
+            self.now = Instant(when)
+            action()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is on its way and no timer runs."""
+        return not self._events
+
+    def waiting(self, process: ProcessId) -> int:
+        """Return how many PDUs wait in a sender's access queue."""
+        return len(self._queues.get(process, ()))
+
+    # ------------------------------------------------------------------
+
+    def _apply(self, process: ProcessId, effects: Effects) -> None:
+        queue = self._queues[process]
+        for effect in effects:
+            if isinstance(effect, Broadcast):
+                queue.append(effect.pdu)
+            elif isinstance(effect, Indicate):
+                if type(effect.indication) is self._turn_form:
+                    queue.append(self._turn_form)
+                else:
+                    self._on_indication(process, effect.indication, self.now)
+            else:
+                raise TypeError(f"a 1C channel carries broadcasts only, got {effect!r}")
+        self._rearm(process)
+        self._serve()
+
+    def _rearm(self, process: ProcessId) -> None:
+        core = self.cores.get(process)
+        due = None if core is None else core.next_deadline()
+        if due is None or self._wake_at.get(process) == due:
+            return
+        self._wake_at[process] = due
+        self.at(due, lambda: self._wake(process, due))
+
+    def _wake(self, process: ProcessId, due: int) -> None:
+        if self._wake_at.get(process) == due:
+            del self._wake_at[process]
+        core = self.cores.get(process)
+        if core is None:
+            return
+        deadline = core.next_deadline()
+        if deadline is not None and deadline <= self.now:
+            self._apply(process, core.wake(self.now))
+        else:
+            self._rearm(process)
+
+    def _serve(self) -> None:
+        """Put the next PDU if the channel is free: random access among those who have one."""
+        while not self._busy:
+            ready = [process for process, queue in self._queues.items() if queue]
+            if not ready:
+                return
+            process = ready[self._access.randrange(len(ready))] if len(ready) > 1 else ready[0]
+            queue = self._queues[process]
+            pdu = queue.popleft()
+            if pdu is self._turn_form:
+                self._take_turn(process, queue)
+                continue
+            self._busy = True
+            self.put += 1
+            self._on_put(process, pdu, self.now)
+            carried = partial(self._carried, process, pdu)
+            self.at(self.now + self._settings.slot_ns, carried)
+            return
+
+    def _take_turn(self, process: ProcessId, queue: deque[Any]) -> None:
+        """Let the core say what it sends; it goes before what already waits."""
+        first: list[Any] = []
+        for effect in self.cores[process].turn(self.now):
+            if isinstance(effect, Broadcast):
+                first.append(effect.pdu)
+            elif isinstance(effect, Indicate):
+                self._on_indication(process, effect.indication, self.now)
+        queue.extendleft(reversed(first))
+        self._rearm(process)
+
+    def _carried(self, source: ProcessId, pdu: Any) -> None:
+        self._busy = False
+        settings = self._settings
+        clean = settings.loss_until_ns is not None and self.now >= settings.loss_until_ns
+        chance = 0.0 if clean or isinstance(pdu, settings.spared) else settings.loss
+        for process in self.cores:
+            own = process == source and not settings.own_loss
+            if chance and self._loss.random() < chance and not own:
+                self.lost += 1
+                continue
+            when = self.now
+            if settings.lag_ns:
+                when = Instant(when + self._lag.randrange(settings.lag_ns))
+            when = Instant(max(when, self._heard_at[process]))
+            if self._is_deaf(process, when) and not own:
+                self.lost += 1
+                continue
+            self._heard_at[process] = when
+            if when == self.now:
+                self._hand(process, source, pdu)
+            else:
+                self.at(when, partial(self._hand, process, source, pdu))
+        self._serve()
+
+    def _is_deaf(self, process: ProcessId, when: int) -> bool:
+        return any(
+            outage.process == process and outage.start_ns <= when < outage.end_ns
+            for outage in self._settings.outages
+        )
+
+    def _hand(self, process: ProcessId, source: ProcessId, pdu: Any) -> None:
+        core = self.cores.get(process)
+        if core is not None:
+            self._apply(process, core.receive(source, pdu, self.now))

@@ -1,0 +1,114 @@
+"""ST with one rule off.  [S003:5.3]"""
+
+from typing import Any
+
+import msgspec
+
+from orderwire.kernel import Effects, Instant, ProcessId
+from orderwire.ordering.total.pdu import Data, Record, number_at
+from orderwire.ordering.total.receipt import Place, Receipt
+from orderwire.ordering.total.tachikawa_st import TachikawaST
+
+
+class NoPrefix(TachikawaST):
+    """A message is stable when its own destinations have it, whatever was before it."""
+
+    def _pre_acknowledge(self, effects: Effects, now: Instant) -> None:
+        accepted = self._receipt.accepted
+        levels = self._streams.al
+        while accepted and self._confirmed:
+            place = accepted[0]
+            message = place.message
+            if message is None or any(
+                levels[place.source][k] <= message.tseq
+                for k in self._streams.group(message.destinations)
+            ):
+                return
+            accepted.popleft()
+            if self._two_phases:
+                place.awaited = self._witnesses(place, message)
+                self._receipt.pre_acknowledged.append(place)
+                self._ack_due(now)
+            else:
+                self._deliver(effects, message, place.source, now)
+
+
+class PointInTheLog(TachikawaST):
+    """Everything behind the first place that is behind the line is sorted: a place, not a line."""
+
+    def _install(self, effects: Effects, record: Record, now: Instant) -> None:
+        lines = dict(record.lines)
+        before: dict[int, int] = dict.fromkeys(lines, 0)
+        for place in self.queued():
+            if place.message is None or place.message.tseq >= lines.get(ProcessId(place.source), 0):
+                break
+            before[place.source] = place.message.tseq + 1
+        cut = tuple((source, before[source]) for source, _ in record.lines)
+        super()._install(effects, msgspec.structs.replace(record, lines=cut), now)
+
+
+class OwnOrder(TachikawaST):
+    """The rank of the sources is the order in which I got their RST_PAK."""
+
+    def _install(self, effects: Effects, record: Record, now: Instant) -> None:
+        if self._last is not None and self._last.epoch == record.epoch:
+            record = msgspec.structs.replace(record, order=self._last.order)
+        super()._install(effects, record, now)
+
+
+class _OwnReceipt(TachikawaST):
+    RECEIPT: type[Receipt]
+
+    def __init__(self, me: ProcessId, *args: Any, **options: Any) -> None:
+        super().__init__(me, *args, **options)
+        self._receipt = self.RECEIPT(me, len(self._pseq))
+
+
+class _Unsorted(Receipt):
+    def _sort(self, after: list[Place], order: tuple[ProcessId, ...]) -> list[Place]:
+        return [place for place in after if place.source in order]
+
+
+class NoSorting(_OwnReceipt):
+    """What is behind the line stays as it came."""
+
+    RECEIPT = _Unsorted
+
+
+class _PassesHoles(Receipt):
+    def level(self, source: int) -> int:
+        return self.treq[source]
+
+    def levels(self) -> tuple[int, ...]:
+        return tuple(self.treq)
+
+
+class AckPassesHoles(_OwnReceipt):
+    """An empty place counts as accepted: no HACK."""
+
+    RECEIPT = _PassesHoles
+
+
+class _Refuses(Receipt):
+    def accept(self, source: int, data: Data) -> bool:
+        pseq = number_at(data.pseq, self._me)
+        mine = data.destinations >> self._me & 1
+        expected = self.preq[source]
+        if data.tseq == self.treq[source] or (mine and pseq == expected):
+            return super().accept(source, data)
+        if pseq > expected and mine:
+            self.held[source][pseq] = data
+        return pseq > expected
+
+
+class PrintedAcceptance(_OwnReceipt):
+    """A PDU for others is accepted only right behind the last one accepted."""
+
+    RECEIPT = _Refuses
+
+
+class Hasty(TachikawaST):
+    """Hands out what a record has sorted although nobody else may have the record."""
+
+    def _confirm(self, effects: Effects, source: ProcessId, now: Instant) -> None:
+        self._confirmed = True
