@@ -1,4 +1,4 @@
-"""ST with one rule off.  [S003:5.3]"""
+"""ST with one rule off.  [S003:sec.4.1]"""
 
 from typing import Any
 

@@ -163,7 +163,8 @@ def test_what_is_no_scenario_fails_with_a_reason(tmp_path: Path, text: str, why:
 
 
 def test_what_the_catalog_cannot_check_is_listed(tmp_path: Path) -> None:
-    (tmp_path / "rows.json").write_text('{"id": "r", "kind": "line", "given": {}, "expect": {}}')
+    script = '{"kind": "script", "n": 2, "steps": [], "expect": {}}'
+    (tmp_path / "script.json").write_text(script)
     nothing: dict[str, Any] = {"stamps": {}, "causal_past": {}, "jang_tags": {}}
     path = corrupt(tmp_path, {"expect": {"oracle:3": {}}, "colour": "red", **nothing})
     report = check_paths([tmp_path])
@@ -171,7 +172,7 @@ def test_what_the_catalog_cannot_check_is_listed(tmp_path: Path) -> None:
     assert report.files == 2
     assert set(report.verdicts.values()) == {"not covered"}
     assert {(Path(part.file).name, part.expectation) for part in report.not_covered} == {
-        ("rows.json", "kind line"),
+        ("script.json", "expect"),
         (path.name, "oracle:3"),
         (path.name, "colour"),
     }
@@ -234,7 +235,8 @@ def test_a_script_of_no_family_is_refused(tmp_path: Path) -> None:
     (failure,) = check_paths([path]).failed
     assert failure.why == "no documented format: kind 'script'"
     path.write_text('{"kind": "script", "steps": [], "expect": {}}')
-    assert [part.expectation for part in check_paths([path]).not_covered] == ["kind script"]
+    (failure,) = check_paths([path]).failed
+    assert failure.why == "malformed script: Object missing required field `n`"
     path.write_text('{"kind": "script", "events": [], "expect": {}}')
     (failure,) = check_paths([path]).failed
     assert failure.why == "malformed script: no params"

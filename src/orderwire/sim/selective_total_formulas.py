@@ -1,4 +1,4 @@
-"""What a recovery costs by the paper's formulas: PDUs sorted (U) and broadcast again (R).  [S003:6]
+"""What a recovery costs by the paper's formulas: PDUs sorted (U) and broadcast again (R).
 
 A window of L PDUs, one of each of n entities, is sent to d destinations each; every destination
 misses a PDU with probability f.  U is what go-back would send again, R what is sent selectively.

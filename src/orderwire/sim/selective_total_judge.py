@@ -1,4 +1,4 @@
-"""What ST promises, checked while a simulated group runs.  [S003:1.3]"""
+"""What ST promises, checked while a simulated group runs.  [S003:sec.2]"""
 
 from itertools import combinations
 

@@ -1,4 +1,4 @@
-"""Drawn runs of ST: losses, outages, crashes, changes of views.  [S003:5.1]"""
+"""Drawn runs of ST: losses, outages, crashes, changes of views.  [S003:sec.4.1]"""
 
 from collections.abc import Callable, Mapping
 from random import Random

@@ -1,7 +1,8 @@
 """A simulated 1C channel: one PDU at a time, in one order, to everybody who does not miss it.
 
-[S003:1.1] C1: one serial order; C2: a receiver gets a part of it, in that order; C3: what a sender
-puts after it has heard a PDU stands after that PDU, and its queue is first in, first out.
+C1: one serial order; C2: a receiver gets a part of it, in that order; C3: what a sender puts after
+it has heard a PDU stands after that PDU, and its queue is first in, first out.
+[S003:sec.2]
 """
 
 import heapq

@@ -1,4 +1,4 @@
-"""What ST promises, as definitions over logs.  [S003:1.2]"""
+"""What ST promises, as definitions over logs.  [S003:sec.2]"""
 
 from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""PDUs, commands and indications of selectively totally ordered broadcast.  [S003:4.1]
+"""PDUs, commands and indications of selectively totally ordered broadcast.  [S003:sec.3.1]
 
 Vectors have one number a process id, 0 for ids that are in no view; who knows of fewer processes
 sends shorter ones.  Every PDU is broadcast on
@@ -32,7 +32,7 @@ class Member(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class ChangeView(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """Command: the view service has agreed that these are the members now.  [S003:4.10]
+    """Command: the view service has agreed that these are the members now.  [S003:dec.1]
 
     Views are numbered upwards; a member is told every view that it belongs to.
     """
@@ -159,7 +159,7 @@ class Header(msgspec.Struct, frozen=True, gc=False):
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """REC: what all members computed when an epoch was completed.  [S003:4.10]"""
+    """REC: what all members computed when an epoch was completed.  [S003:dec.1]"""
 
     epoch: Epoch
     lines: tuple[tuple[ProcessId, int], ...]

@@ -24,7 +24,7 @@ class Place:
 
 
 class Receipt:
-    """TREQ, PREQ, Q, HELD, HOLES and HACK.  [S003:4.2]
+    """TREQ, PREQ, Q, HELD, HOLES and HACK.  [S003:sec.3.1]
 
     `accepted` are the places that are not pre-acknowledged yet, in order (RRL), `pre_acknowledged`
     those that are (PRL); what leaves it is acknowledged (ARL).
@@ -79,7 +79,7 @@ class Receipt:
     def accept(self, source: int, data: Data) -> bool:
         """Take a PDU of the channel; say whether it shows that one to me before it is missing.
 
-        Acceptance [S003:4.4]: what its PSEQ for me says, whether or not it is for me.
+        Acceptance [S003:sec.3.2]: what its PSEQ for me says, whether or not it is for me.
         """
         expected = self.preq[source]
         pseq = number_at(data.pseq, self._me)
@@ -119,7 +119,7 @@ class Receipt:
     def cut(self, record: Record) -> list[tuple[int, Data | Rtx]]:
         """Cut Q at the failure line and sort the rest; return what is before it, in order.
 
-        Steps 2 to 4 of the completion.  [S003:4.7]
+        Steps 2 to 4 of the completion.  [S003:sec.4.1] [S003:sec.4.3]
         """
         lines = dict(record.departed) | dict(record.lines)
         before: list[tuple[int, Data | Rtx]] = []

@@ -1,4 +1,7 @@
-"""Recovery: collecting what everybody has, and what all compute from it.  [S003:4.7] [S003:4.10]"""
+"""Recovery: collecting what everybody has, and what all compute from it.
+
+[S003:sec.4.1] [S003:sec.4.3] [S003:dec.1]
+"""
 
 from collections.abc import Iterable, Mapping
 

@@ -8,7 +8,7 @@ from orderwire.kernel import GROUP_SIZE_MAX, ms
 
 
 class Delivery(Enum):
-    """When ST hands a message to the application.  [S003:4.5]"""
+    """When ST hands a message to the application.  [S003:sec.3.3]"""
 
     ACK = "ack"
     """At acknowledgement, as the paper does: every destination knows that every other has it."""
@@ -17,7 +17,7 @@ class Delivery(Enum):
 
 
 class Stability(Enum):
-    """Whose acceptance makes a PDU stable.  [S003:4.5]"""
+    """Whose acceptance makes a PDU stable.  [S003:sec.3.3]"""
 
     DST = "dst"
     """That of its destinations."""
@@ -33,11 +33,11 @@ class TotalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     delivery: Delivery = Delivery.ACK
     stability: Stability = Stability.DST
     window: int = 64
-    """W: own messages that some destination has not accepted yet, at most.  [S003:4.3]"""
+    """W: own messages that some destination has not accepted yet, at most.  [S003:sec.3.2]"""
     buffers: int = 4096
     """IBF: places for messages that wait here, as announced to the others."""
     headroom: int = 1
-    """H of the flow condition.  Physically there are (1 + 1/H) · IBF places.  [S003:4.9]"""
+    """H of the flow condition.  Physically there are (1 + 1/H) · IBF places.  [S003:sec.3.2]"""
     pending_max: int = 65_536
     """Messages of the application that may wait for the window."""
     future_max: int = 65_536

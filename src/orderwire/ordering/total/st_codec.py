@@ -1,4 +1,4 @@
-"""How ST's PDUs look on the wire.  [S003:4.1]
+"""How ST's PDUs look on the wire.  [S003:sec.3.1]
 
 A PDU is a kind, with flags; the epoch, as two varints; then its fields.  Numbers are varints, sets
 those of `ordering.wire`, a vector its length and its numbers, an ascending list its length, its

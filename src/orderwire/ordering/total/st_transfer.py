@@ -1,4 +1,6 @@
-"""ST's data transfer: sending, accepting, stability, acknowledgement, delivery.  [S003:4.3-4.6]
+"""ST's data transfer: sending, accepting, stability, acknowledgement, delivery.
+
+[S003:sec.3.2] [S003:sec.3.3]
 
 What each member has heard rides on every PDU (ACK).  A message is pre-acknowledged when it and
 every earlier PDU of its source is accepted by all its destinations (the stable prefix), and
@@ -40,7 +42,7 @@ NAK_MAX = 256
 
 
 class DataTransfer:
-    """One member, as long as nothing is lost.  [S003:4]"""
+    """One member, as long as nothing is lost.  [S003:sec.3.2]"""
 
     def __init__(self, me: ProcessId, settings: TotalSettings, *, joining: bool = False) -> None:
         """Start in view 0, of all processes below `settings.members`; `joining`: in none yet."""
@@ -165,7 +167,7 @@ class DataTransfer:
         """Sources of which others have told more than has come here: condition (2)."""
         return Destinations(self._suspected)
 
-    # ------------------------------------------------------------------ sending  [S003:4.3]
+    # ------------------------------------------------------------------ sending  [S003:sec.3.2]
 
     def _multicast(self, effects: Effects, command: Multicast, now: Instant) -> None:
         if self._stopped:
@@ -260,7 +262,7 @@ class DataTransfer:
             self._turn_wanted = True
             effects.append(Indicate(Turn()))
 
-    # ------------------------------------------------------------------ receiving  [S003:4.4]
+    # ------------------------------------------------------------------ receiving  [S003:sec.3.2]
 
     def _receive_data(self, effects: Effects, source: ProcessId, pdu: Data, now: Instant) -> None:
         if pdu.epoch != self.epoch:
@@ -318,7 +320,7 @@ class DataTransfer:
             self._streams.header[source][pdu.tseq] = pdu.destinations
         self._progress(effects, 1 << source, now)
 
-    # ------------------------------------------------------------------ repeating  [S003:4.6]
+    # ------------------------------------------------------------------ repeating  [S003:sec.3.3]
 
     def nak(self) -> Effects:
         """Ask for what is missing in empty places."""
@@ -405,7 +407,7 @@ class DataTransfer:
         elif self._nak_at == NEVER:
             self._nak_at = Instant(now + self._settings.nak_ns)
 
-    # ------------------------------------------------------------------ progress  [S003:4.5]
+    # ------------------------------------------------------------------ progress  [S003:sec.3.3]
 
     def _progress(self, effects: Effects, raised: int, now: Instant) -> None:
         """Advance what the raised levels allow: SL, ST, pre-acknowledgement, delivery."""

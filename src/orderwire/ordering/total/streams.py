@@ -1,4 +1,4 @@
-"""What a member of a group knows of everybody's streams: who has accepted what.  [S003:4.2]"""
+"""What a member of a group knows of everybody's streams: who has accepted what.  [S003:sec.3.1]"""
 
 from orderwire.kernel import members_of
 from orderwire.ordering.total.pdu import Numbers

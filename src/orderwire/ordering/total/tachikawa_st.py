@@ -8,12 +8,12 @@ finds that it misses a message stops the group: everybody tells what it has (RST
 again once nothing can be on the way any more (RST_ACK), and all compute the same: the failure line
 V_j of each source j.  What is before the line is delivered in the order of the channel, what is
 behind it is put in the order (source, PSEQ), with an empty place for each message that its source
-will repeat.  [S003:4.7]
+will repeat.  [S003:sec.4.1] [S003:sec.4.3]
 
 A change of views is such a recovery among the members of the new view; it starts with the record
-of the last epoch that anybody has completed.  [S003:4.10]  So that one of them has it, nobody hands
-out what the record has sorted before a majority of the view is heard in the new epoch; and a view
-needs a majority of every view since the last that a majority of its members has installed.
+of the last epoch that anybody has completed [S003:dec.1].  So that one of them has it, nobody
+hands out what the record has sorted before a majority of the view is heard in the new epoch; and
+a view needs a majority of every view since the last that a majority of its members has installed.
 
 The promise: what two members deliver in common they deliver in the same order, and all these
 orders fit into one; per source, in the order of sending; a message is delivered nowhere before all
@@ -59,7 +59,7 @@ from orderwire.ordering.total.st_transfer import NEVER, DataTransfer
 
 
 class TachikawaST(DataTransfer):
-    """One member.  [S003:4]"""
+    """One member.  [S003:sec.3.2]"""
 
     NAME = "tachikawa-st"
 
@@ -326,7 +326,7 @@ class TachikawaST(DataTransfer):
             else:
                 self._receive_rtx(effects, source, pdu, now)
 
-    # ------------------------------------------------------------------ views  [S003:4.10]
+    # ------------------------------------------------------------------ views  [S003:dec.1]
 
     def _change_view(self, effects: Effects, view: ChangeView, now: Instant) -> None:
         if self._stopped or view.number <= max([self._view.number, *self._views]):

@@ -1,0 +1,67 @@
+"""ST in drawn groups: losses, outages, crashes, views.  What it promises holds; no rule is idle."""
+
+import pytest
+import selective_total_mutants as mutants
+
+from orderwire.kernel import Instant, LocalProtocolError, ProcessId, ms
+from orderwire.ordering.total.pdu import ChangeView, Member
+from orderwire.ordering.total.settings import TotalSettings
+from orderwire.ordering.total.tachikawa_st import TachikawaST
+from orderwire.sim.selective_total_run import GENERATORS, run
+
+REST_NS = ms(2_000)
+
+
+@pytest.mark.paper("S003:sec.2")
+@pytest.mark.parametrize("name", GENERATORS)
+def test_no_promise_is_broken(name: str) -> None:
+    recoveries = repeated = 0
+    for seed in range(40):
+        outcome = run(GENERATORS[name](seed), seed)
+        assert outcome.violations == (), f"{name}, seed {seed}"
+        recoveries += outcome.recoveries
+        repeated += outcome.repeated
+    assert recoveries > 20
+    assert repeated > 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", GENERATORS)
+def test_no_promise_is_broken_in_many_runs(name: str) -> None:
+    for seed in range(10_000, 12_000):
+        assert run(GENERATORS[name](seed), seed).violations == (), f"{name}, seed {seed}"
+
+
+CAUGHT = {
+    mutants.NoPrefix: ("deaf", (619, 824), "O2"),
+    mutants.PointInTheLog: ("deaf", (1, 7, 9, 10), "O2"),
+    mutants.OwnOrder: ("deaf", (7, 19, 39), "O2"),
+    mutants.NoSorting: ("deaf", (1, 7, 10), "O2"),
+    mutants.AckPassesHoles: ("deaf", (1, 4, 21), "O3"),
+}
+
+
+@pytest.mark.paper("S003:sec.4.1")
+@pytest.mark.parametrize("mutant", CAUGHT, ids=lambda mutant: mutant.__name__)
+def test_a_rule_that_is_off_is_caught(mutant: type[TachikawaST]) -> None:
+    name, seeds, promise = CAUGHT[mutant]
+    for seed in seeds:
+        plan = GENERATORS[name](seed)
+        assert run(plan, seed).violations == ()
+        broken = run(plan, seed, mutant, rest_ns=REST_NS).violations
+        if any(violation.startswith(promise) for violation in broken):
+            return
+    pytest.fail(f"{mutant.__name__} breaks nothing in {seeds}")
+
+
+def test_the_same_seed_gives_the_same_run() -> None:
+    plan = GENERATORS["mixed-crash"](5)
+    assert run(plan, 5) == run(plan, 5)
+
+
+def test_a_view_of_ids_in_use_is_refused() -> None:
+    core = TachikawaST(ProcessId(0), TotalSettings(members=2))
+    again = ChangeView(1, (Member(ProcessId(0)), Member(ProcessId(1), incarnation=1)))
+    with pytest.raises(LocalProtocolError, match="a view without it must be installed first"):
+        core.submit(again, Instant(0))
