@@ -51,7 +51,9 @@ class Scrub:
         self._due: Instant | None = None
         if self._bytes_per_s > 0:
             self._due = Instant(now + min(self._pause_ns, NS_PER_S))
+        self._passing = False
         self._left: list[Partition] = []
+        """Of this pass."""
         self._at = -1
         """The next offset of the first of those; −1: from its start on."""
         self._position = 0
@@ -76,7 +78,8 @@ class Scrub:
         """Choose the next piece, when it is time."""
         if self._due is None or now < self._due or self._running or self._piece is not None:
             return
-        if not self._left:
+        if not self._passing:
+            self._passing = True
             self._left = list(self._broker.all_partitions())
             self._at = -1
         while self._left:
@@ -85,6 +88,7 @@ class Scrub:
                 return
             del self._left[0]
             self._at = -1
+        self._passing = False
         self.passes += 1
         self.ended_ms = now // NS_PER_MS
         self._due = Instant(now + self._pause_ns)
