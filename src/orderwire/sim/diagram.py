@@ -135,6 +135,8 @@ def _marks(events: Sequence[Event]) -> Iterable[_Mark]:
                 yield _Mark(event.time_ns, order, event.process, STARTED, None)
             case EventKind.START | EventKind.RECEIVE | EventKind.LOST | EventKind.END:
                 pass
+            case EventKind.INSTALL:
+                pass
             case _:
                 assert event.kind in DISCOVERY_KINDS, event.kind
 

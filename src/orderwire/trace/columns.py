@@ -44,6 +44,7 @@ _LAST: Final = ("destinations", "kind", "reason")
 _KINDS_BY_CODE: Final = sorted(EventKind, key=lambda kind: kind is not EventKind.DELIVER)
 _KIND_CODES: Final = {kind: code for code, kind in enumerate(_KINDS_BY_CODE)}
 _SEND: Final = _KIND_CODES[EventKind.SEND]
+_RECEIVE: Final = _KIND_CODES[EventKind.RECEIVE]
 assert _KIND_CODES[EventKind.DELIVER] == 0
 _PLAIN: Final = (
     *("time_ns", "number", "stamp_ns", "arrived_ns"),
@@ -82,7 +83,7 @@ def mask_bytes(mask: int) -> bytes:
 class EventColumns:
     """Room for `rows` events of one process, refilled after each batch.
 
-    The two frequent kinds have a method each, since a call with eleven arguments that forwards to
+    The frequent kinds have a method each, since a call with eleven arguments that forwards to
     another one would double the price.
     """
 
@@ -102,6 +103,7 @@ class EventColumns:
         self._lifetimes: dict[int, int] = {}
         self._peer_ids: dict[int, int] = {}
         self._incarnations: dict[int, int] = {}
+        self._channel_numbers: dict[int, int] = {}
         # Columns that mostly hold one value are made once.
         self._run_ids = _texts([run_id.encode()], pa.string()).take(
             _numbers(np.zeros(rows, np.int8))
@@ -164,8 +166,12 @@ class EventColumns:
         arrived_ns: int,
         control_bytes: int,
         payload_bytes: int,
+        destinations: int = 0,
     ) -> None:
-        """This process delivered message `number` of `source`, whose copy came at `arrived_ns`."""
+        """This process delivered message `number` of `source`, whose copy came at `arrived_ns`.
+
+        `destinations` (a bit mask) where whoever reads this may have no trace of the sender.
+        """
         at = self._at
         _pack_delivered(
             self._buffer,
@@ -178,8 +184,29 @@ class EventColumns:
             control_bytes,
             payload_bytes,
         )
+        if destinations:
+            row = self._view[at // _ROW_BYTES]
+            row["destinations"] = self._mask_codes.setdefault(destinations, len(self._mask_codes))
         self._at = at = at + _ROW_BYTES
         if at == self._end:
+            self.flush()
+
+    def receive(
+        self, now: int, source: int, number: int, reason: str, incarnation: int, channel_number: int
+    ) -> None:
+        """A PDU of `source` came by the channel, as its incarnation's `channel_number`.
+
+        `number` is the message's; −1 of what is no message, and `reason` its kind.
+        """
+        reasons = self._reason_codes
+        code = reasons.setdefault(reason, len(reasons))
+        assert code < _REASONS_MAX, f"too many distinct reasons, the last is {reason!r}"
+        _pack(self._buffer, self._at, now, number, -1, -1, source, 0, 0, 0, _RECEIVE, code)
+        row = self.waiting
+        self._incarnations[row] = signed(incarnation)
+        self._channel_numbers[row] = channel_number
+        self._at += _ROW_BYTES
+        if self._at == self._end:
             self.flush()
 
     def append(self, event: Event) -> None:
@@ -215,6 +242,8 @@ class EventColumns:
             self._peer_ids[row] = signed(event.peer_id)
         if event.incarnation is not None:
             self._incarnations[row] = signed(event.incarnation)
+        if event.channel_number is not None:
+            self._channel_numbers[row] = event.channel_number
         self._at += _ROW_BYTES
         if self._at == self._end:
             self.flush()
@@ -242,6 +271,7 @@ class EventColumns:
             self._lifetimes = {}
             self._peer_ids = {}
             self._incarnations = {}
+            self._channel_numbers = {}
 
     def _batch(self, rows: npt.NDArray[np.void], first_position: int) -> pa.RecordBatch:
         count = len(rows)
@@ -258,6 +288,7 @@ class EventColumns:
         columns["lifetime_ns"] = self._number_column(self._lifetimes, count)
         columns["peer_id"] = self._number_column(self._peer_ids, count)
         columns["incarnation"] = self._number_column(self._incarnations, count)
+        columns["channel_number"] = self._number_column(self._channel_numbers, count)
         schema = arrow_schema()
         return pa.record_batch([columns[name] for name in schema.names], schema=schema)
 

@@ -16,7 +16,11 @@ class EventKind(Enum):
     """First event of a process; `detail` is the JSON of RunSettings."""
     SEND = "send"
     RECEIVE = "receive"
-    """A copy arrived.  Optional: deliver and discard carry `arrived_ns`."""
+    """A copy arrived.  Optional: deliver and discard carry `arrived_ns`.
+
+    Of a group with a channel: a PDU came by it, whomever it is for, with `channel_number` and
+    `incarnation`.  One that is no message has number −1 and its kind as `reason`.
+    """
     DELIVER = "deliver"
     DISCARD = "discard"
     """A copy that arrived was dropped; `reason` says why."""
@@ -43,6 +47,13 @@ class EventKind(Enum):
     """It sends a message of discovery; `reason` is its type, `number` its hop count."""
     HEAR = "hear"
     """A message of discovery arrived; as POST."""
+
+    INSTALL = "install"
+    """A totally ordered group: from here on the view `number` holds, of the members `destinations`.
+
+    The first of a process is the view that it begins in; one without this process tells that it
+    has stopped.  If it is a member again later, that is another stay.
+    """
 
 
 DISCOVERY_KINDS = (
@@ -122,7 +133,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     Learn, expire: local clock when the newest evidence of the peer was new, by the age it carried.
     """
     destinations: bytes = b""
-    """Send: the destination set as a little-endian bit mask, shortest form (bit p = process p)."""
+    """Send: the destination set as a little-endian bit mask, shortest form (bit p = process p).
+
+    Install: the members.  Deliver: as its send, where the sender's trace may be cut off; else none.
+    """
     reason: str = ""
     control_bytes: int = 0
     """Send: of all copies together.  Deliver, discard: of this copy."""
@@ -140,4 +154,6 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `schema.unsigned`.
     """
     incarnation: int | None = None
-    """Discovery: the incarnation of that id.  As `peer_id`."""
+    """Discovery: the incarnation of that id.  Receive: of the channel.  As `peer_id`."""
+    channel_number: int | None = None
+    """Receive: the PDU's place among all that this incarnation of the channel has carried."""

@@ -5,7 +5,8 @@ and fills in what an older one does not tell.
 
     1   without `lifetime_ns`: all messages of a run live as long
     2   without `peer_id`, `incarnation` and the kinds of discovery
-    3   as `Event` says
+    3   without `channel_number` and the kind `install`
+    4   as `Event` says
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,9 +17,9 @@ import pyarrow.compute as pc
 from orderwire.trace.errors import TraceError, TraceVersionError
 from orderwire.trace.events import Event, EventKind
 
-SCHEMA_VERSION = "3"
+SCHEMA_VERSION = "4"
 """What this release writes."""
-READABLE_VERSIONS = ("1", "2", SCHEMA_VERSION)
+READABLE_VERSIONS = ("1", "2", "3", SCHEMA_VERSION)
 VERSION_KEY = b"orderwire.trace.version"
 KEY_COLUMNS = ("run_id", "process", "position")
 """A trace is sorted by them.  Unique together within one life of a process."""
@@ -45,8 +46,9 @@ _FIELDS: tuple[tuple[str, pa.DataType, bool], ...] = (
     ("lifetime_ns", pa.int64(), True),
     ("peer_id", pa.int64(), True),
     ("incarnation", pa.int64(), True),
+    ("channel_number", pa.int64(), True),
 )
-SINCE = {"lifetime_ns": "2", "peer_id": "3", "incarnation": "3"}
+SINCE = {"lifetime_ns": "2", "peer_id": "3", "incarnation": "3", "channel_number": "4"}
 """Columns that older versions do not have, and the first that has: null before."""
 
 _UNSIGNED = ("peer_id", "incarnation")

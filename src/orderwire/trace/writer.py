@@ -8,7 +8,7 @@ on `flush`.
 import msgspec
 
 from orderwire.kernel import LocalProtocolError
-from orderwire.trace.columns import EventColumns
+from orderwire.trace.columns import EventColumns, mask_bytes
 from orderwire.trace.events import Event, EventKind, RunSettings
 from orderwire.trace.sinks import Sink
 
@@ -84,6 +84,24 @@ class Tracer(EventColumns):
     def lost(self, now: int, source: int, count: int) -> None:
         """The link gave up on `count` copies from `source`."""
         self._mark(EventKind.LOST, now, None, source=source, number=count)
+
+    def install(self, now: int, number: int, members: int) -> None:
+        """From here on the view `number` holds, of these members (a bit mask).
+
+        A view without this process tells that it has stopped.
+        """
+        self.append(
+            Event(
+                run_id=self.run_id,
+                process=self.process,
+                position=self.events,
+                kind=EventKind.INSTALL,
+                time_ns=now,
+                clock_ns=now,
+                number=number,
+                destinations=mask_bytes(members),
+            )
+        )
 
     def record(self, event: Event) -> None:
         """Add a whole event, with its text and evidence.

@@ -140,6 +140,7 @@ def synthetic_domain_batches(settings: DomainSettings) -> Iterator[pa.RecordBatc
             "lifetime_ns": pa.nulls(count, pa.int64()),
             "peer_id": pa.array(part["id"], mask=~has_peer),
             "incarnation": pa.array(part["inc"], mask=~has_incarnation),
+            "channel_number": pa.nulls(count, pa.int64()),
         }
         yield pa.record_batch([columns[name] for name in schema.names], schema=schema)
 

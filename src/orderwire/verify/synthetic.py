@@ -110,6 +110,7 @@ def synthetic_batches(settings: SyntheticSettings) -> Iterator[pa.RecordBatch]:
             "lifetime_ns": _own_lifetimes(part, settings),
             "peer_id": pa.nulls(rows, pa.int64()),
             "incarnation": pa.nulls(rows, pa.int64()),
+            "channel_number": pa.nulls(rows, pa.int64()),
         }
         schema = arrow_schema()
         yield pa.record_batch([columns[name] for name in schema.names], schema=schema)

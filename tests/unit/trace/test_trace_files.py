@@ -66,6 +66,7 @@ def event_lists(draw: st.DrawFn) -> list[Event]:
             lifetime_ns=draw(st.none() | _int64),
             peer_id=draw(st.none() | _uint64),
             incarnation=draw(st.none() | _uint64),
+            channel_number=draw(st.none() | _int64),
         )
         for position in range(count)
     ]
@@ -212,14 +213,14 @@ def test_what_is_no_trace_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_an_unknown_version_is_refused_by_name(tmp_path: Path) -> None:
-    schema = arrow_schema().with_metadata({b"orderwire.trace.version": b"4"})
+    schema = arrow_schema().with_metadata({b"orderwire.trace.version": b"5"})
     table = _trace_of(0).cast(schema)
     path = tmp_path / "future.parquet"
     pq.write_table(table, path)
-    refused = r"schema version '4'; this release reads versions '1', '2', '3'"
+    refused = r"schema version '5'; this release reads versions '1', '2', '3', '4'"
     with pytest.raises(TraceVersionError, match=refused):
         read_trace(path)
-    with pytest.raises(TraceVersionError, match="version '4'"):
+    with pytest.raises(TraceVersionError, match="version '5'"):
         events_from_table(table)
     missing = _trace_of(0).drop_columns(["stamp_ns"])
     with pytest.raises(TraceError, match="has no column 'stamp_ns'"):
@@ -248,17 +249,22 @@ def test_the_spark_schema_has_the_same_columns() -> None:
 
 SINCE_2 = ["lifetime_ns"]
 SINCE_3 = ["peer_id", "incarnation"]
+SINCE_4 = ["channel_number"]
 
 
 def _older(table: pa.Table, version: bytes) -> pa.Table:
     """The trace as a release that wrote this version would have written it."""
-    dropped = {b"1": SINCE_2 + SINCE_3, b"2": SINCE_3}[version]
+    dropped = {
+        b"1": SINCE_2 + SINCE_3 + SINCE_4,
+        b"2": SINCE_3 + SINCE_4,
+        b"3": SINCE_4,
+    }[version]
     return table.drop_columns(dropped).replace_schema_metadata(
         {b"orderwire.trace.version": version}
     )
 
 
-@pytest.mark.parametrize("version", [b"1", b"2"])
+@pytest.mark.parametrize("version", [b"1", b"2", b"3"])
 def test_a_trace_of_an_older_version_reads_as_one_with_nulls(
     tmp_path: Path, version: bytes
 ) -> None:
@@ -281,7 +287,12 @@ def test_a_trace_of_an_older_version_reads_as_one_with_nulls(
 
 @pytest.mark.parametrize(
     ("columns", "version", "missing"),
-    [(b"1", b"2", "lifetime_ns"), (b"2", b"3", "peer_id"), (b"1", b"3", "lifetime_ns")],
+    [
+        (b"1", b"2", "lifetime_ns"),
+        (b"2", b"3", "peer_id"),
+        (b"1", b"3", "lifetime_ns"),
+        (b"3", b"4", "channel_number"),
+    ],
 )
 def test_a_version_without_its_columns_is_refused(
     columns: bytes, version: bytes, missing: str
@@ -304,6 +315,34 @@ def test_an_own_lifetime_is_written_at_the_send() -> None:
     assert [event.lifetime_ns for event in sent] == [None, 7_000, None, 7_000]
     others = [e for e in events_from_table(sink.table()) if e.kind is not EventKind.SEND]
     assert {event.lifetime_ns for event in others} == {None}
+
+
+def test_what_a_totally_ordered_group_records_comes_back() -> None:
+    sink = MemorySink()
+    tracer = Tracer("run", 1, sink, SETTINGS, 0, batch_events=4)
+    tracer.install(1, 0, 0b111)
+    tracer.receive(2, 2, 0, "", 2**63 + 1, 40)
+    tracer.receive(3, 0, -1, "null", 2**63 + 1, 41)
+    tracer.deliver(4, 2, 0, 1, 2, 30, 200, 0b110)
+    tracer.deliver(5, 2, 1, 1, 2, 30, 200)
+    tracer.install(6, 3, 0b101)
+    tracer.close(7)
+    events = events_from_table(sink.table())
+    assert [event.kind.value for event in events] == [
+        *("start", "install", "receive", "receive", "deliver", "deliver", "install", "end"),
+    ]
+    assert [(e.number, e.destinations) for e in events if e.kind is EventKind.INSTALL] == [
+        (0, b"\7"),
+        (3, b"\5"),
+    ]
+    received = [e for e in events if e.kind is EventKind.RECEIVE]
+    assert [(e.source, e.number, e.reason, e.channel_number) for e in received] == [
+        (2, 0, "", 40),
+        (0, -1, "null", 41),
+    ]
+    assert {e.incarnation for e in received} == {2**63 + 1}
+    assert [e.destinations for e in events if e.kind is EventKind.DELIVER] == [b"\6", b""]
+    assert {e.channel_number for e in events if e.kind is not EventKind.RECEIVE} == {None}
 
 
 def _event(tracer: Tracer, kind: EventKind, **more: object) -> Event:

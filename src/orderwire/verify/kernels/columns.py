@@ -21,7 +21,7 @@ Bools = npt.NDArray[np.bool_]
 
 KINDS = tuple(kind.value for kind in EventKind)
 START, SEND, RECEIVE, DELIVER, DISCARD, LOST, END = range(7)
-BOOT, ADOPT, UPDATE, LEAVE, GONE, LEARN, EXPIRE, POST, HEAR = range(7, len(KINDS))
+BOOT, ADOPT, UPDATE, LEAVE, GONE, LEARN, EXPIRE, POST, HEAR, INSTALL = range(7, len(KINDS))
 REASONS = ("late", "duplicate", "future", "full", "expired", "overtaken")
 LATE, DUPLICATE, FUTURE, FULL, EXPIRED, OVERTAKEN = range(len(REASONS))
 TIME_MIN = -(2**62)
@@ -48,7 +48,7 @@ NEEDED = (
 
 assert KINDS[:7] == ("start", "send", "receive", "deliver", "discard", "lost", "end")
 assert KINDS[7:12] == ("boot", "adopt", "update", "leave", "gone")
-assert KINDS[12:] == ("learn", "expire", "post", "hear")
+assert KINDS[12:] == ("learn", "expire", "post", "hear", "install")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from orderwire.trace.events import NO_ORDER, RunSettings
-from orderwire.verify.kernels.columns import BOOT, END, I64, KINDS, NEEDED, START, columns_of
+from orderwire.verify.kernels.columns import BOOT, END, HEAR, I64, KINDS, NEEDED, START, columns_of
 from orderwire.verify.kernels.discovery_columns import (
     DISCOVERY_NEEDED,
     DiscoveryColumns,
@@ -46,7 +46,7 @@ from orderwire.verify.kernels.wellformed import drop_repeats, timelines
 SHARE_EVENTS = 500_000
 """Events of a share, about."""
 ALL_NEEDED = tuple(dict.fromkeys((*NEEDED, *DISCOVERY_NEEDED)))
-_OF_DISCOVERY = tuple(KINDS[code] for code in (START, END, *range(BOOT, len(KINDS))))
+_OF_DISCOVERY = tuple(KINDS[code] for code in (START, END, *range(BOOT, HEAR + 1)))
 RIGHT, OUTDATED, GHOSTS = "right", "outdated", "ghosts"
 
 SUMS = pa.schema([("name", pa.string()), ("count", pa.int64())])
