@@ -79,22 +79,34 @@ class EpochHistory:
 
     @classmethod
     def from_bytes(cls, data: bytes | None) -> "EpochHistory | None":
-        """Read a file back; None when it is missing, torn or damaged: batches say it all again."""
-        if not data or len(data) % _ROW.size:
+        """Read a file back; None when it is missing, torn or damaged."""
+        read = cls.read(data)
+        return None if read is None or not read[1] else read[0]
+
+    @classmethod
+    def read(cls, data: bytes | None) -> "tuple[EpochHistory, bool] | None":
+        """Read the rows before the first that is torn or damaged, and whether those are all.
+
+        None when there is no such file.  Where rows are missing batches say it again; those that
+        were durable before their first batch was are never torn.
+        """
+        if not data:
             return None
         history = cls()
-        for number, (checksum, epoch, offset) in enumerate(_ROW.iter_unpack(data)):
+        whole = len(data) % _ROW.size == 0
+        rows = _ROW.iter_unpack(data[: len(data) // _ROW.size * _ROW.size])
+        for number, (checksum, epoch, offset) in enumerate(rows):
             if crc32c(_BODY.pack(epoch, offset)) != checksum:
-                return None
+                return (history, False) if number else None
             if number == 0:
                 if (epoch, offset) != _FIRST:
                     return None
                 continue
             last = history._entries[-1] if history._entries else _FIRST
             if epoch <= last[0] or offset < last[1]:
-                return None
+                return history, False
             history.begin(epoch, offset)
-        return history
+        return (history, whole) if len(data) >= _ROW.size else None
 
 
 def epoch_row(epoch: int, offset: int) -> bytes:

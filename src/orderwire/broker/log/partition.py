@@ -378,6 +378,7 @@ class PartitionLog:
                 index.to_bytes(active.size),
                 self.producers.to_bytes(self.end_offset),
                 self._cuts,
+                self.epochs.at(self.end_offset - 1),
             )
         )
 

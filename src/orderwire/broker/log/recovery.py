@@ -48,6 +48,8 @@ class Checkpoint(msgspec.Struct, array_like=True):
     producers: bytes = b""
     cuts: int = 0
     """The last cut before: behind a later one, this says nothing."""
+    epoch: int = -1
+    """Of the last batch."""
 
 
 class CleanStop(msgspec.Struct, array_like=True):
@@ -153,9 +155,10 @@ def _recover(
     if checkpoint is not None and checkpoint.cuts != cuts:
         checkpoint = None
     durable_below = checkpoint.synced_base if checkpoint is not None else 0
-    known = EpochHistory.from_bytes(storage.read_file(EPOCHS))
-    epochs = known or EpochHistory()
-    durable = _Durable(checkpoint if known is not None else None)
+    epochs, whole = EpochHistory.read(storage.read_file(EPOCHS)) or (EpochHistory(), False)
+    if checkpoint is not None and epochs.latest < checkpoint.epoch:
+        checkpoint = None  # which epochs what was durable had is not known any more
+    durable = _Durable(checkpoint)
     producers = ProducerTable()
     segments: list[Segment] = []
     scanned = cut = 0
@@ -188,7 +191,7 @@ def _recover(
         found = segment.scan(
             epochs,
             producers,
-            epochs_known=known is not None,
+            epochs_known=whole,
             interval_bytes=config.index_interval_bytes,
             now_ms=now_ms,
             behind=behind,
@@ -212,8 +215,10 @@ def _recover(
         if segment.has_index:
             segment.save_index()
             segment.forget_index()
-    if epochs.cut(segments[-1].next_offset) or known is None:
+    if epochs.cut(segments[-1].next_offset) or not whole:
         storage.replace_file(EPOCHS, epochs.to_bytes())
+    else:  # Its last rows may have been written by a process that died before it could sync them.
+        storage.open(EPOCHS).sync()
     storage.sync_directory()
     return Opened(segments, 0, epochs, producers, Recovery(False, scanned, cut, reason, damaged))
 

@@ -49,8 +49,8 @@ def scan(
     Adds to that index, and brings producers up to date.
 
     A batch is good when it is all there, its checksum matches, its base offset is the one expected
-    and its epoch the one the history names.  Without a history the epochs must not decrease, and
-    the history is rebuilt.
+    and its epoch the one the history names.  Behind what is known of a history the epochs must not
+    decrease, and the history is rebuilt.
     """
     unpack = _SCANNED.unpack_from
     index = behind.index
@@ -118,7 +118,7 @@ def scan(
             epoch_now = epochs.at(expected)
             epoch_until = epochs.next_change(expected)
         if epoch != epoch_now:
-            if epochs_known or epoch < epoch_now:
+            if epochs_known or epoch <= epochs.latest:
                 reason = f"epoch {epoch}, expected {epoch_now}"
                 break
             epochs.begin(epoch, expected)

@@ -54,6 +54,32 @@ def test_a_torn_file_is_none_and_the_batches_say_it_again(cut: int) -> None:
     assert again.end_offset == 2
 
 
+def test_rows_of_a_process_that_died_are_durable_once_the_log_is_open() -> None:
+    storage = FaultyStorage()
+    PartitionLog.open(storage, LogConfig(), 0).append(batch(b"x"), 7, 0)
+    PartitionLog.open(storage, LogConfig(), 0)
+    assert storage.disk.files[EPOCHS].durable.endswith(epoch_row(7, 0))
+
+
+def test_a_torn_row_leaves_what_a_checkpoint_says() -> None:
+    """The batches before are deleted: only the checkpoint knows their producer."""
+    storage = FaultyStorage()
+    config = LogConfig(segment_bytes=200, recovery_bytes=1)
+    log = PartitionLog.open(storage, config, 0)
+    for number in range(4):
+        log.append(batch(b"x" * 100, producer=(7, 0, number)), 1, 0)
+    log.sync()
+    log.delete_records(4, 0)
+    log.sync()
+    log.append(batch(b"y"), 2, 0)
+    file = storage.disk.files[EPOCHS]
+    del file.content[-5:]
+    again = PartitionLog.open(storage, config, 0)
+    assert again.epochs.entries[-1] == (2, 4)
+    told = again.append(batch(b"x" * 100, producer=(7, 0, 3)), 2, 0)
+    assert getattr(told, "duplicate", False), told
+
+
 def test_rows_out_of_order_or_changed_are_none() -> None:
     good = EpochHistory([(1, 0), (3, 5)]).to_bytes()
     known = EpochHistory.from_bytes(good)
