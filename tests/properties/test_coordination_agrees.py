@@ -35,7 +35,7 @@ class Both:
 
     def __init__(self, reads: tuple[str, ...] = READS) -> None:
         self.tree = ZookeeperTree()
-        self.model = PartitionZnodes(BROKERS)
+        self.model = PartitionZnodes(BROKERS, preferred=BROKERS[0])
         self.sessions: dict[BrokerId, tuple[int, int]] = {}
         self.reading: dict[BrokerId, list[Znode | None]] = {}
         self.known: dict[BrokerId, Seen] = {}
