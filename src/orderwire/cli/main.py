@@ -9,6 +9,7 @@ COMMANDS: Mapping[str, str] = {
     "audit": "Check that a trace kept every ordering promise.",
     "bootstrap": "Run the server that gives a domain's participants their ids.",
     "broker": "Run one broker that speaks the Kafka wire protocol.",
+    "channel": "Run the relay of a group with one total order.",
     "chaos": "Put a cluster of real brokers under faults, and audit what became of it.",
     "cluster": "Run brokers that keep every partition the same, and show how they are.",
     "count": "Count bytes, characters and words of a text in a topic, on Spark.",

@@ -2,6 +2,7 @@
 
 from orderwire.aio.discovery_tls import Credentials
 from orderwire.aio.impairment import Impairment
+from orderwire.aio.total_member import TotalMessage
 from orderwire.aio.zookeeper_access import ZookeeperAccess
 from orderwire.kernel import LocalProtocolError, OrderwireError
 from orderwire.participant.backbone import Backbone, GatewayState
@@ -12,6 +13,7 @@ from orderwire.participant.qos import DeltaCausal, Fifo, Order, Published, Unord
 from orderwire.participant.reader import Overflow, Reader
 from orderwire.participant.samples import Counters, ReaderCounters, Sample, Written
 from orderwire.participant.topics import Topic
+from orderwire.participant.total_group import TotalGroup, TotalGroupSettings
 from orderwire.participant.tracing import Trace
 from orderwire.participant.writer import DATA_BYTES_MAX, Writer
 
@@ -37,6 +39,9 @@ __all__ = [
     "ReaderCounters",
     "Sample",
     "Topic",
+    "TotalGroup",
+    "TotalGroupSettings",
+    "TotalMessage",
     "Trace",
     "Unordered",
     "Writer",

@@ -66,6 +66,10 @@ class DataTransfer:
         self._pending: deque[tuple[Multicast, int, Instant]] = deque()
         self._told: tuple[int, ...] = ()
         """ACK of my last PDU."""
+        self.unread = 0
+        """Messages handed out that the application has not taken yet: they hold buffers."""
+        self._told_unread = 0
+        """The same when I last told how many buffers are free."""
         self._suspected = 0
         """Sources of which something was told that has not come here: condition (2)."""
         self.epoch: Epoch = (0, 0)
@@ -158,6 +162,34 @@ class DataTransfer:
         return [*self._receipt.pre_acknowledged, *self._receipt.accepted]
 
     @property
+    def pending(self) -> int:
+        """How many messages of the application wait for the window."""
+        return len(self._pending)
+
+    @property
+    def wants_room_told(self) -> bool:
+        """Whether the others know of fewer free buffers than there are again, by half or more."""
+        return (
+            2 * (self._told_unread - self.unread) >= self._settings.buffers
+            and not self._is_recovering()
+        )
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether nothing waits here and everybody is known to have what I have sent."""
+        receipt = self._receipt
+        return not (
+            self._is_recovering()
+            or self._sent
+            or self._pending
+            or receipt.accepted
+            or receipt.pre_acknowledged
+            or receipt.has_holes()
+            or self._suspected
+            or self._ack_at != NEVER
+        )
+
+    @property
     def buffers_used(self) -> int:
         """How many places for messages are taken."""
         return self._receipt.places()
@@ -217,7 +249,8 @@ class DataTransfer:
         tseq = self._tseq
         pseq = tuple(self._pseq)
         ack = self._receipt.levels()
-        free = max(0, self._settings.buffers - self._receipt.places())
+        free = max(0, self._settings.buffers - self._receipt.places() - self.unread)
+        self._told_unread = self.unread
         data = Data(
             self.epoch,
             tseq,
@@ -291,7 +324,12 @@ class DataTransfer:
         if (
             mine
             or (
-                pdu.poll and (self._told != receipt.levels() or number_at(pdu.ack, me) < self._tseq)
+                pdu.poll
+                and (
+                    self._told != receipt.levels()
+                    or number_at(pdu.ack, me) < self._tseq
+                    or self._told_unread > self.unread
+                )
             )
             or (self._acknowledges_all and pdu.destinations)
         ):

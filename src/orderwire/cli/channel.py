@@ -1,0 +1,123 @@
+"""`orderwire channel`: the relay that puts the messages of a group in one order."""
+
+import asyncio
+import logging
+
+import click
+
+from orderwire.aio.addresses import is_loopback, join_address, looked_up, split_address
+from orderwire.aio.datagram import Address
+from orderwire.aio.total_relay import ChannelRelay, RelaySettings
+from orderwire.cli.output import EXIT_GOOD, emit, emit_json, progress
+from orderwire.cli.running import run_until_stopped
+from orderwire.kernel import LocalProtocolError
+
+DEFAULT_ADDRESS = "127.0.0.1:7500"
+
+
+@click.command(
+    epilog="Example:  orderwire channel --listen 127.0.0.1:7500 --multicast 239.1.2.3:7501"
+)
+@click.option("--listen", default=DEFAULT_ADDRESS, show_default=True, help="Port 0: a free one.")
+@click.option(
+    "--multicast",
+    metavar="GROUP:PORT",
+    help="Send to this group of IP multicast; else to each member by itself.",
+)
+@click.option(
+    "--multicast-interface",
+    default=RelaySettings().multicast_interface,
+    show_default=True,
+    help="Address of the interface for multicasts.",
+)
+@click.option(
+    "--loss",
+    default=0.0,
+    show_default=True,
+    type=click.FloatRange(0, 1, max_open=True),
+    help="Share of the datagrams that is lost on purpose, up and down, at each member by itself.",
+)
+@click.option("--seed", default=0, show_default=True, help="Of what is lost.")
+@click.option(
+    "--repeats/--no-repeats",
+    default=True,
+    show_default=True,
+    help="Whether each datagram carries what the one before it carried once more.",
+)
+@click.option(
+    "--receive-buffer",
+    "receive_bytes",
+    type=int,
+    metavar="BYTES",
+    help="SO_RCVBUF; by default as much as the kernel gives.",
+)
+@click.option("--insecure", is_flag=True, help="Listen beyond this machine, without protection.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Address and, at the end, counts as lines of JSON."
+)
+def command(
+    listen: str,
+    multicast: str | None,
+    multicast_interface: str,
+    loss: float,
+    seed: int,
+    repeats: bool,
+    receive_bytes: int | None,
+    insecure: bool,
+    as_json: bool,
+) -> None:
+    """Run the relay of a group with one total order (`TotalGroup`).
+
+    Members send it their messages; it numbers them and sends them to all members.  What is lost on
+    the way the members repair among themselves.  Runs until SIGINT or SIGTERM.
+
+    Nothing encrypts or authenticates its datagrams: it listens on this machine only, unless
+    --insecure is given.
+    """
+    try:
+        host, _ = split_address(listen)
+    except LocalProtocolError as error:
+        raise click.UsageError(f"--listen: {error}") from None
+    if not insecure and not is_loopback(host):
+        raise click.UsageError(
+            f"--listen {listen} is reachable from other machines, and nothing encrypts or"
+            " authenticates a channel's datagrams: listen on 127.0.0.1, or say --insecure"
+        )
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+
+    async def work(stop: asyncio.Event) -> int:
+        _, address = await looked_up(listen)
+        settings = RelaySettings(
+            multicast=_group(multicast),
+            multicast_interface=multicast_interface,
+            loss=loss,
+            seed=seed,
+            repeats=repeats,
+            receive_bytes=receive_bytes,
+        )
+        relay = await ChannelRelay.open(address, settings)
+        where = join_address(*relay.address)
+        if as_json:
+            emit_json({"listen": where, "multicast": multicast, "incarnation": relay.incarnation})
+        else:
+            emit(f"listening on {where}")
+        await stop.wait()
+        await relay.close()
+        counts = {"pdus": relay.next_csn - 1, "send_errors": relay.send_errors}
+        if as_json:
+            emit_json({**counts, "counters": dict(sorted(relay.counters.items()))})
+        told = ", ".join(f"{count} {what}" for what, count in sorted(relay.counters.items()))
+        progress(f"{counts['pdus']} PDUs in order; {told or 'nothing came'}")
+        return EXIT_GOOD
+
+    run_until_stopped(work)
+
+
+def _group(text: str | None) -> Address | None:
+    """Read GROUP:PORT.  Raises LocalProtocolError."""
+    if text is None:
+        return None
+    host, port = split_address(text)
+    if not port:
+        raise LocalProtocolError(f"multicast {text!r} needs a port")
+    return host, port

@@ -1,0 +1,347 @@
+"""A group whose members broadcast to any of each other, all in one order.  [S003]
+
+async with await TotalGroup.join("127.0.0.1:7500", me=0, members=3) as group:
+    await group.write(b"to all")
+    await group.write(b"to two", [0, 2])
+    async for message in group:
+        ...
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from orderwire.aio.addresses import is_loopback, looked_up
+from orderwire.aio.clock import GroupClock, shared_origin_ns
+from orderwire.aio.datagram import Address
+from orderwire.aio.total_member import PackLimits, Told, TotalMember, TotalMessage, unpack
+from orderwire.aio.total_port import ChannelPort, Deaf, PortSettings
+from orderwire.aio.total_relay import new_incarnation
+from orderwire.kernel import (
+    NS_PER_MS,
+    NS_PER_S,
+    NS_PER_US,
+    Destinations,
+    LocalProtocolError,
+    ProcessId,
+    RemoteProtocolError,
+    members_of,
+)
+from orderwire.ordering.pdu import Delivered
+from orderwire.ordering.total.pdu import Excluded, Installed
+from orderwire.ordering.total.settings import Delivery, TotalSettings
+from orderwire.ordering.total.st_codec import TachikawaSTCodec
+from orderwire.ordering.total.tachikawa_st import TachikawaST
+
+
+class TotalGroupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a member takes part; the same at every member, but for what says otherwise."""
+
+    delivery: Delivery = Delivery.PREACK
+    """PREACK: every destination has the message; ACK: they all know that of each other, too."""
+    window: int = 64
+    """Packs of its own that a member may have under way."""
+    buffers: int = 1_024
+    """Packs that may wait at a member, those included that the application has not read."""
+    pack_bytes: int = 4_096
+    """What is written meanwhile to the same destinations travels together, up to this size."""
+    queue_messages_max: int = 4_096
+    """Messages that wait for the window before `write` does."""
+    receive_bytes: int | None = None
+    """SO_RCVBUF, at this member; None: as much as the kernel gives."""
+    datagram_bytes_max: int | None = None
+    """None: 8,192 on this machine, else what the path takes unfragmented."""
+    repeats: bool = True
+    """Whether each datagram carries the messages of the one before once more."""
+    multicast_interface: str = "127.0.0.1"
+    """Address of this member's interface, where the relay sends multicasts."""
+    outages: tuple[Deaf, ...] = ()
+    """When this member is to be deaf, for tests."""
+    fail_ns: int = 2 * NS_PER_S
+    """A member that was asked for so long without an answer is suspected."""
+    linger_ns: int = 500 * NS_PER_MS
+    """Who leaves goes on answering the others until nothing has come for so long."""
+    insecure: bool = False
+    """Whether datagrams may go beyond this machine: nothing encrypts or authenticates them."""
+
+
+class TotalGroup:
+    """One member.  `async for` hands out its messages, in the one order of all."""
+
+    def __init__(
+        self,
+        member: TotalMember,
+        port: ChannelPort,
+        me: ProcessId,
+        settings: TotalGroupSettings,
+    ) -> None:
+        """Use `join`."""
+        self.me = me
+        self._member = member
+        self._port = port
+        self._settings = settings
+        self._inbox: deque[Told] = deque()
+        self._inbox_packs = 0
+        self._ready: deque[TotalMessage] = deque()
+        self._arrived = asyncio.Event()
+        self._told = asyncio.Event()
+        self._closed = False
+        self._excluded: Excluded | None = None
+        self._heard_ns = 0
+        self.malformed_packs = 0
+
+    @classmethod
+    async def join(
+        cls,
+        relay: str,
+        *,
+        me: int,
+        members: int,
+        bind: str | None = None,
+        settings: TotalGroupSettings | None = None,
+        wait_s: float = 30.0,
+    ) -> Self:
+        """Take part as process `me` of a fixed group; return when the relay has seen all of it.
+
+        The group has no views: a member that dies stops it.  Raises LocalProtocolError when the
+        relay refuses, TimeoutError when not all are there in time.
+        """
+        settings = settings or TotalGroupSettings()
+        if not 0 <= me < members:
+            raise LocalProtocolError(f"me={me} is not within 0 … {members - 1}")
+        _, address = await looked_up(relay)
+        group = cls._open(ProcessId(me), new_incarnation(), members, bind, address, settings)
+        try:
+            group._port.use(address)
+            async with asyncio.timeout(wait_s):
+                await group._all_present((1 << members) - 1)
+        except BaseException:
+            group._end()
+            raise
+        return group
+
+    @classmethod
+    def _open(
+        cls,
+        me: ProcessId,
+        incarnation: int,
+        members: int,
+        bind: str | None,
+        relay: Address,
+        settings: TotalGroupSettings,
+        *,
+        joining: bool = False,
+    ) -> Self:
+        host = bind or ("127.0.0.1" if is_loopback(relay[0]) else "0.0.0.0")
+        if not settings.insecure and not (is_loopback(host) and is_loopback(relay[0])):
+            raise LocalProtocolError(
+                f"a channel between {host} and {relay[0]} leaves this machine, and nothing encrypts"
+                " or authenticates it: use 127.0.0.1, or say insecure=True"
+            )
+        core = TachikawaST(
+            me,
+            TotalSettings(
+                members=members,
+                delivery=settings.delivery,
+                window=settings.window,
+                buffers=max(settings.buffers, members),
+                ack_delay_ns=100 * NS_PER_US,
+                heartbeat_ns=5 * NS_PER_MS,
+                heartbeat_max_ns=100 * NS_PER_MS,
+                control_ns=4 * NS_PER_MS,
+                nak_ns=4 * NS_PER_MS,
+                guard_ns=2 * NS_PER_MS,
+                fail_ns=settings.fail_ns,
+            ),
+            joining=joining,
+        )
+        limits = PackLimits(
+            pack_bytes=settings.pack_bytes, queue_messages_max=settings.queue_messages_max
+        )
+        clock = GroupClock(origin_ns=shared_origin_ns())
+        member = TotalMember(
+            core, TachikawaSTCodec(members), clock, limits, lambda told: group._take(told)
+        )
+        port = ChannelPort.open(
+            (host, 0),
+            me,
+            incarnation,
+            PortSettings(
+                datagram_bytes_max=settings.datagram_bytes_max,
+                multicast_interface=settings.multicast_interface,
+                repeats=settings.repeats,
+                receive_bytes=settings.receive_bytes,
+                outages=settings.outages,
+            ),
+            received=member.on_pdu,
+            drained=lambda: group._drained(),
+            told=lambda: group._told.set(),
+            now=clock.now,
+        )
+        member.attach(port)
+        group = cls(member, port, me, settings)
+        return group
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # ------------------------------------------------------------------ writing
+
+    @property
+    def members(self) -> tuple[ProcessId, ...]:
+        """Who is in the group now."""
+        return tuple(member.process for member in self._member.core.view.members)
+
+    @property
+    def address(self) -> Address:
+        """Where this member receives."""
+        return self._port.address
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait to be sent."""
+        return self._member.waiting
+
+    async def write(
+        self, payload: bytes, destinations: Iterable[int] | Destinations | None = None
+    ) -> int:
+        """Send to these members, or to all, and return the message's number at this member.
+
+        Waits while too many wait already.  Raises LocalProtocolError for what cannot be sent, and
+        once this member has left or was excluded.
+        """
+        if self._closed or self._excluded is not None:
+            raise LocalProtocolError("this member has left its group")
+        member = self._member
+        while member.is_full:
+            await member.room()
+        return member.write(payload, self._mask(destinations))
+
+    def _mask(self, destinations: Iterable[int] | int | None) -> int:
+        known = sum(1 << process for process in self.members)
+        if destinations is None:
+            return known
+        mask = 0
+        if isinstance(destinations, int):
+            mask = destinations
+        else:
+            for process in destinations:
+                mask |= 1 << process
+        if mask & ~known:
+            absent = [int(process) for process in members_of(mask & ~known)]
+            raise LocalProtocolError(f"{absent} are no members: {[*map(int, self.members)]} are")
+        return mask
+
+    async def settled(self) -> None:
+        """Wait until all that was written has come, and all that came is handed out here.
+
+        What the application has not read yet does not count.
+        """
+        while not (self._member.core.is_at_rest and not self._member.waiting):
+            if self._excluded is not None:
+                raise LocalProtocolError("this member was excluded from its group")
+            await asyncio.sleep(0.002)
+
+    # ------------------------------------------------------------------ reading
+
+    def __aiter__(self) -> AsyncIterator[TotalMessage]:
+        """Hand out the messages to this member until it leaves."""
+        return self._messages()
+
+    async def _messages(self) -> AsyncIterator[TotalMessage]:
+        async for event in self.events():
+            if isinstance(event, TotalMessage):
+                yield event
+
+    async def events(self) -> AsyncIterator[TotalMessage | Installed]:
+        """Hand out the messages, and each view at its place among them."""
+        while True:
+            ready = self._ready
+            while ready:
+                yield ready.popleft()
+            if not self._inbox:
+                if self._closed or self._excluded is not None:
+                    return
+                self._arrived.clear()
+                await self._arrived.wait()
+                continue
+            told = self._inbox.popleft()
+            if isinstance(told, Installed):
+                yield told
+            elif isinstance(told, Delivered):
+                self._inbox_packs -= 1
+                self._member.unread(self._inbox_packs)
+                try:
+                    self._ready.extend(unpack(told))
+                except RemoteProtocolError:
+                    self.malformed_packs += 1
+
+    def _take(self, told: Told) -> None:
+        if isinstance(told, Delivered):
+            self._inbox.append(told)
+            self._inbox_packs += 1
+            self._member.core.unread = self._inbox_packs
+        elif isinstance(told, Installed):
+            self._inbox.append(told)
+        elif isinstance(told, Excluded):
+            self._excluded = told
+        self._arrived.set()
+
+    def _drained(self) -> None:
+        self._heard_ns = self._member.now()
+        self._member.on_drained()
+
+    # ------------------------------------------------------------------ coming and going
+
+    async def _all_present(self, wanted: int) -> None:
+        while self._port.present & wanted != wanted:
+            if self._port.refused is not None:
+                raise LocalProtocolError(f"the relay refuses us: {self._port.refused}")
+            self._told.clear()
+            await self._told.wait()
+
+    async def close(self, *, wait_s: float = 5.0) -> None:
+        """Leave, when what was written has come and the others need no answers any more.
+
+        Waits at most this long.
+        """
+        if self._closed:
+            return
+        linger_ns = self._settings.linger_ns
+        try:
+            async with asyncio.timeout(wait_s):
+                await self.settled()
+                while (left_ns := self._heard_ns + linger_ns - self._member.now()) > 0:
+                    await asyncio.sleep(left_ns / NS_PER_S)
+        except (TimeoutError, LocalProtocolError):
+            pass
+        self._end()
+
+    def _end(self) -> None:
+        self._closed = True
+        self._member.close()
+        self._port.close()
+        self._arrived.set()
+
+    def counters(self) -> dict[str, int]:
+        """Return what has happened at this member, by name."""
+        member = self._member
+        return {
+            **self._port.counters,
+            **member.counters,
+            "packs": member.packs,
+            "malformed PDUs": member.malformed.total(),
+            "epoch": member.core.epoch[1],
+        }
