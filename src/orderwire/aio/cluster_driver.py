@@ -25,6 +25,7 @@ from orderwire.broker.replication.effects import (
     Effect,
     Elect,
     Lock,
+    Lose,
     Resign,
     SetSync,
     Unlock,
@@ -228,7 +229,7 @@ class ZookeeperDriver:
             case SetSync():
                 lazily = not _by_zookeeper(topic)
                 self._zookeeper.carry_out(topic, index, effect, lazily=lazily)
-            case Elect() | Resign() | ChangeIsr() | Lock() | Unlock():
+            case Elect() | Resign() | ChangeIsr() | Lose() | Lock() | Unlock():
                 self._zookeeper.carry_out(topic, index, effect)
             case _:
                 raise LocalProtocolError(f"not ZooKeeper's: {effect!r}")

@@ -26,6 +26,7 @@ from orderwire.broker.replication.effects import (
     Committed,
     Effect,
     Event,
+    LostRange,
     Note,
     RoundOpened,
     Sealed,
@@ -299,6 +300,9 @@ class ClusterHost:
 
     def _note(self, topic: Topic, index: int, event: Event) -> None:
         self.events[type(event).__name__] += 1
+        if isinstance(event, LostRange):
+            level = logging.ERROR if event.end > event.start else logging.WARNING
+            _LOG.log(level, "%s-%d: %s", topic.name, index, _lost(event))
         often = isinstance(event, _OFTEN)
         _LOG.log(logging.DEBUG if often else logging.INFO, "%s-%d: %s", topic.name, index, event)
         if self._on_event is not None:
@@ -419,6 +423,10 @@ class ClusterHost:
                     "epoch": partition.leader_epoch,
                     "original": None if view is None else view.original,
                     "isr": () if view is None else view.isr,
+                    "lost": [
+                        {"epoch": loss.epoch, "from": loss.start, "to": loss.end}
+                        for loss in (() if view is None else view.losses)
+                    ],
                     "start_offset": partition.log.start_offset,
                     "end_offset": partition.log.end_offset,
                     "high_watermark": partition.high_watermark,
@@ -446,6 +454,18 @@ class ClusterHost:
 
 def _unanswered(done: Answered, replicas: Any, now: Any) -> None:
     done(_OUT_OF_REACH)
+
+
+def _lost(event: LostRange) -> str:
+    if event.end > event.start:
+        return (
+            f"offsets {event.start} … {event.end - 1} were committed and are lost: no replica in"
+            f" sync has them; epoch {event.epoch} goes on at {event.start}"
+        )
+    return (
+        f"every replica in sync ended without closing its log, and none waits for its disk: what"
+        f" was committed from offset {event.start} on, if anything, is lost"
+    )
 
 
 def peer_of(internal: str, incarnation: str) -> Peer:

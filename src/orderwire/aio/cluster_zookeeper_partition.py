@@ -24,11 +24,20 @@ from orderwire.broker.coordination.partition import (
     depose,
     elect,
     elected,
+    lose,
     resign,
     seen,
     set_sync,
 )
-from orderwire.broker.replication.effects import ChangeIsr, Elect, Lock, Resign, SetSync, Unlock
+from orderwire.broker.replication.effects import (
+    ChangeIsr,
+    Elect,
+    Lock,
+    Lose,
+    Resign,
+    SetSync,
+    Unlock,
+)
 from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.broker.topics import Topic
 from orderwire.kernel import NS_PER_S
@@ -48,7 +57,7 @@ class Depose(msgspec.Struct, frozen=True):
     incarnation: str
 
 
-Coordinated: TypeAlias = Elect | Resign | ChangeIsr | SetSync | Lock | Unlock | Depose
+Coordinated: TypeAlias = Elect | Resign | ChangeIsr | SetSync | Lose | Lock | Unlock | Depose
 
 
 class Seer(Protocol):
@@ -210,10 +219,11 @@ class FollowedPartition(Worker):
             epoch, _, original, isr = await asyncio.gather(
                 client.get(paths.epoch),
                 client.exists(paths.original, self._view_hint),
-                self._original(),
+                self._there(paths.original),
                 client.get(paths.isr, self._view_hint),
             )
-            now = seen(paths, epoch, original, isr)
+            mark, lost = await asyncio.gather(client.get(paths.sync_start), self._there(paths.lost))
+            now = seen(paths, epoch, original, isr, mark, lost)
             if now is None:
                 continue
             if now.original is not None and now.original.id == self._me and self._is_past(now):
@@ -224,9 +234,9 @@ class FollowedPartition(Worker):
         self.missed()
         await asyncio.sleep(self.scope.limits.retry_min_ns / NS_PER_S)
 
-    async def _original(self) -> Znode | None:
+    async def _there(self, path: str) -> Znode | None:
         try:
-            return await self.scope.client.get(self.paths.original)
+            return await self.scope.client.get(path)
         except NoZnode:
             return None
 
@@ -314,6 +324,10 @@ class FollowedPartition(Worker):
             case Depose(broker, incarnation):
                 await self._change(depose(paths, now, broker, incarnation))
                 self._view_due = True
+            case Lose():
+                self._owed = self._view_due = True
+                self._sync_start = (-1, -1)
+                await self._change(lose(paths, now, self._me, effect))
             case SetSync():
                 if not await self._set_sync(now, effect):
                     self._view_due = True

@@ -242,8 +242,23 @@ def lines(told: list[dict[str, Any]]) -> list[str]:
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in rows
         ),
+        *_lost(places),
         *(_scrubbed(answer["broker"], answer["scrub"]) for answer in told if "scrub" in answer),
     ]
+
+
+def _lost(places: Mapping[tuple[str, int], Mapping[int, Mapping[str, Any]]]) -> list[str]:
+    """What was committed and is nowhere, by partition and epoch."""
+    found: list[str] = []
+    for (topic, index), said in sorted(places.items()):
+        newest = max(said.values(), key=lambda one: one.get("epoch", -1))
+        found += [
+            f"{topic}-{index}: lost offsets {loss['from']} … {loss['to'] - 1}, told in epoch"
+            f" {loss['epoch']}"
+            for loss in newest.get("lost", ())
+            if loss["to"] > loss["from"]
+        ]
+    return found
 
 
 def _scrubbed(broker: int, scrub: Mapping[str, Any]) -> str:

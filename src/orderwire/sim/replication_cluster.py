@@ -7,17 +7,19 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from orderwire.broker.flush import Flush
 from orderwire.broker.log import Appended, Refused
 from orderwire.broker.log.faulty import FaultyStorage, PowerFailure
 from orderwire.broker.log.storage import StorageError
 from orderwire.broker.replication import effects as asked
 from orderwire.broker.replication.active_active_messages import RejoinFetch
-from orderwire.broker.replication.replica import Replica, SyncWork
+from orderwire.broker.replication.replica import Replica
 from orderwire.broker.replication.settings import Coordination, ReplicationSettings
-from orderwire.broker.replication.view import BrokerId, PartitionView
+from orderwire.broker.replication.view import BrokerId
 from orderwire.kernel import Instant
+from orderwire.sim.replication_broker import Broker, plain
 from orderwire.sim.replication_clients import ProducerSettings
-from orderwire.sim.replication_disk import batches_of
+from orderwire.sim.replication_disk import batches_of, main_log
 from orderwire.sim.replication_zookeeper import PartitionZnodes, Session
 from orderwire.verify import replication as told
 
@@ -58,37 +60,6 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether what acks=1 acknowledged has to survive power failures."""
     sync_at_once: bool = False
     """Whether the disk is done before anything else happens."""
-
-
-class Broker:
-    """One broker's process, as far as one partition needs it."""
-
-    def __init__(self, number: BrokerId) -> None:
-        self.number = number
-        self.storage = FaultyStorage()
-        self.replica: Replica | None = None
-        self.life = 0
-        self.clock = Instant(0)
-        self.session: Session | None = None
-        """What the broker takes for its session; None while it has none."""
-        self.operations: deque[Any] = deque()
-        """On their way to ZooKeeper."""
-        self.views: deque[PartitionView] = deque()
-        """Read, and not handed over yet."""
-        self.sync_wanted = False
-        self.work: SyncWork | None = None
-        self.work_error: StorageError | None = None
-        self.doom: Random | None = None
-        """With what chance the power goes at the write where the disk stops; None: the process
-        ends there."""
-        self.power_failed = False
-        self.high_watermark = 0
-        """As the world was told."""
-
-    @property
-    def up(self) -> bool:
-        """Whether the process runs."""
-        return self.replica is not None
 
 
 class Cluster:
@@ -177,6 +148,11 @@ class Cluster:
         except StorageError:
             self.crash(who)
             return
+        if replica.high_watermark < broker.high_watermark:
+            broker.high_watermark = replica.high_watermark
+            empty = replica.log.start_offset == replica.log.end_offset
+            went = told.WentBack(broker.number, broker.life, broker.high_watermark, empty)
+            self.on_event(went)
         for effect in effects or ():
             self._do(broker, effect)
         if self.on_deadline is not None and broker.replica is replica:
@@ -214,6 +190,30 @@ class Cluster:
             case _:
                 broker.operations.append(effect)
                 self.offer("zk", who)
+
+    def _lost(self, broker: Broker, event: asked.Lose) -> None:
+        held = {
+            batch
+            for each in self.brokers
+            if each.number in self.znodes.isr
+            for batch in main_log(each.storage)
+            if batch.last >= event.start
+        }
+        start, end = event.start, event.end
+        self.on_event(
+            told.Lost(
+                event.epoch,
+                broker.number,
+                start,
+                end,
+                tuple(sorted(held, key=lambda each: each.first)),
+            )
+        )
+        self.lost(start)
+
+    def lost(self, start: int) -> None:
+        """Consumers that passed this offset have to go back."""
+        raise NotImplementedError
 
     @property
     def _by_rpc(self) -> bool:
@@ -261,9 +261,11 @@ class Cluster:
         znodes = self.znodes
         locks = len(znodes.locks)
         changed = znodes.apply(broker.session, operation)
+        if changed and isinstance(operation, asked.Lose):
+            self._lost(broker, operation)
         if changed:
             self._tell_all()
-        elif isinstance(operation, asked.Elect | asked.Resign | asked.ChangeIsr):
+        elif isinstance(operation, asked.Elect | asked.Resign | asked.ChangeIsr | asked.Lose):
             self.offer("read", who)
         if isinstance(operation, asked.SetSync):
             begin, end = znodes.sync_start[0], znodes.sync_end[0]
@@ -511,6 +513,7 @@ class Cluster:
         if power is not None:
             broker.storage = broker.storage.after_crash(power)
             broker.power_failed = True
+            broker.lacks = self.settings.flush is Flush.NONE
         self.offer("start", broker.number)
 
     def wake(self, who: int) -> None:
@@ -572,19 +575,3 @@ class Cluster:
 def pair_of(a: int, b: int) -> tuple[int, int]:
     """Two brokers, the lower first."""
     return (a, b) if a < b else (b, a)
-
-
-def plain(value: Any) -> Any:
-    """A message as the other side reads it: of its own, with bytes where buffers were lent."""
-    if isinstance(value, memoryview | bytearray):
-        return bytes(value)
-    if isinstance(value, msgspec.Struct):
-        fields = value.__struct_fields__
-        return type(value)(**{name: plain(getattr(value, name)) for name in fields})
-    if isinstance(value, tuple):
-        return tuple(plain(each) for each in value)
-    if isinstance(value, list):
-        return [plain(each) for each in value]
-    if isinstance(value, dict):
-        return {plain(key): plain(each) for key, each in value.items()}
-    return value

@@ -22,7 +22,8 @@ from orderwire.broker.replication.replica import SyncWork
 from orderwire.broker.replication.settings import ReplicationSettings
 from orderwire.broker.replication.view import BrokerId
 from orderwire.kernel import Instant
-from orderwire.sim.replication_cluster import NOON, MakeReplica, plain
+from orderwire.sim.replication_broker import plain
+from orderwire.sim.replication_cluster import NOON, MakeReplica
 from orderwire.sim.replication_disk import main_log, messages_on
 from orderwire.sim.replication_fingerprint import TIMES_NS, Reader, fingerprint
 from orderwire.verify.replication import Batch

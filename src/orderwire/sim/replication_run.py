@@ -74,6 +74,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """Moves of the log's start."""
     hand_overs: int = 0
     """Originals that give their office to another, the preferred one where there is one."""
+    blackouts: int = 0
+    """Power failures of all brokers at once: each disk keeps what it does."""
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -260,6 +262,10 @@ class ReplicationRun:
 
     def _do_power_failures(self, _: Any) -> None:
         self.world.crash(self._who(), Random(self._fault.random()))
+
+    def _do_blackouts(self, _: Any) -> None:
+        for broker in self.world.brokers:
+            self.world.crash(broker.number, Random(self._fault.random()))
 
     def _do_torn_crashes(self, _: Any) -> None:
         broker = self.world.brokers[self._who()]

@@ -11,7 +11,8 @@ from random import Random
 from typing import Any, TypeAlias
 
 from orderwire.broker.replication.settings import ReplicationSettings
-from orderwire.sim.replication_cluster import Broker, MakeReplica, Step, WorldSettings
+from orderwire.sim.replication_broker import Broker
+from orderwire.sim.replication_cluster import MakeReplica, Step, WorldSettings
 from orderwire.sim.replication_fingerprint import Reader, fingerprint
 from orderwire.sim.replication_remembered import Book, Facts, Process
 from orderwire.sim.replication_world import ReplicationWorld

@@ -20,11 +20,11 @@ from orderwire.broker.replication.settings import Mode, ReplicationSettings
 from orderwire.broker.replication.view import BrokerId
 from orderwire.kernel import NS_PER_MS, NS_PER_S, Instant, stream
 from orderwire.kernel.errors import LocalProtocolError
+from orderwire.sim.replication_broker import Broker
 from orderwire.sim.replication_clients import ProducerSettings
 from orderwire.sim.replication_cluster import (
     NOON,
     READ_BYTES,
-    Broker,
     MakeReplica,
     Step,
     WorldSettings,

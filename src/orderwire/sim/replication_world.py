@@ -43,6 +43,11 @@ class ReplicationWorld(Cluster):
             if producer.flight and producer.flight[0].token in producer.answers:
                 self.offer("answer", who)
 
+    def lost(self, start: int) -> None:
+        """Consumers are told that their position is out of range."""
+        for consumer in self.consumers:
+            consumer.position = min(consumer.position, start)
+
     def gone(self, broker: BrokerId) -> None:
         """Its clients lose their connections."""
         for producer in self.producers:
@@ -204,7 +209,11 @@ class ReplicationWorld(Cluster):
         for broker in self.brokers:
             found.update(messages_on(broker.storage))
             high = None if broker.replica is None else broker.replica.high_watermark
-            in_sync = broker.number in znodes.isr
+            if broker.replica is not None and not broker.replica.status().get("doubtful"):
+                broker.lacks = False
+            if broker.lacks and broker.replica is None:
+                continue  # half of a disk, until its log is recovered
+            in_sync = broker.number in znodes.isr and not broker.lacks
             self.on_event(told.Held(broker.number, in_sync, high, main_log(broker.storage)))
         self.on_event(told.OnDisk(frozenset(found), acks_one_lost or self.power_failed))
 

@@ -1,7 +1,15 @@
 """The znodes of one partition, as ZooKeeper keeps them: nothing but compare-and-set.  [S004:4.6]"""
 
-from orderwire.broker.replication.effects import ChangeIsr, Elect, Lock, Resign, SetSync, Unlock
-from orderwire.broker.replication.view import BrokerId, PartitionView
+from orderwire.broker.replication.effects import (
+    ChangeIsr,
+    Elect,
+    Lock,
+    Lose,
+    Resign,
+    SetSync,
+    Unlock,
+)
+from orderwire.broker.replication.view import BrokerId, Loss, PartitionView, with_loss
 
 Session = int
 
@@ -21,6 +29,7 @@ class PartitionZnodes:
         self.sync_start = (0, -1, -1)
         """Offset, epoch, round: as whoever writes it says."""
         self.sync_end = (0, -1, -1)
+        self.losses: tuple[Loss, ...] = ()
         self.locks: dict[BrokerId, Session] = {}
         self.sessions: dict[Session, BrokerId] = {}
         self._session = 0
@@ -28,7 +37,14 @@ class PartitionZnodes:
     def view(self) -> PartitionView:
         """What a read would say now."""
         return PartitionView(
-            self.epoch, self.original, self.isr, self.version, self.replicas, self.preferred
+            self.epoch,
+            self.original,
+            self.isr,
+            self.version,
+            self.replicas,
+            self.preferred,
+            self.sync_start[0],
+            self.losses,
         )
 
     def begin_session(self, broker: BrokerId) -> Session:
@@ -53,7 +69,7 @@ class PartitionZnodes:
     def apply(
         self,
         session: Session,
-        operation: Elect | Resign | ChangeIsr | SetSync | Lock | Unlock,
+        operation: Elect | Resign | ChangeIsr | SetSync | Lose | Lock | Unlock,
     ) -> bool:
         """Carry out one request of a living session; returns whether the view changed."""
         broker = self.sessions.get(session)
@@ -87,6 +103,12 @@ class PartitionZnodes:
                     self.sync_start = (start, epoch, number)
                 if end is not None and end >= least:
                     self.sync_end = (end, epoch, number)
+            case Lose(epoch, start, end):
+                if self.owner != session or epoch != self.epoch:
+                    return False
+                self.losses = with_loss(self.losses, Loss(epoch, start, end))
+                self.sync_start = self.sync_end = (start, epoch, 0)
+                return True
             case Lock():
                 self.locks[broker] = session
             case Unlock():

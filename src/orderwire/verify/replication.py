@@ -134,6 +134,30 @@ class LogStart(msgspec.Struct, frozen=True, tag=True, gc=False):
     offset: int
 
 
+class Lost(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """An original has it written down that nobody in sync has what is committed from `start` on.
+
+    The one way in which S may go back: power failures of all, where nobody waits for a disk."""
+
+    epoch: int
+    broker: int
+    start: int
+    end: int
+    """S as far as anybody knew."""
+    held: tuple[Batch, ...] = ()
+    """What in-sync replicas hold from there on."""
+
+
+class WentBack(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A replica's high watermark is lower than before, in the same life."""
+
+    broker: int
+    life: int
+    high_watermark: int
+    empty: bool = False
+    """Whether it has begun anew."""
+
+
 class Settled(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Faults stopped a while ago."""
 
@@ -155,6 +179,8 @@ Event: TypeAlias = (
     | TookLower
     | Republished
     | LogStart
+    | Lost
+    | WentBack
     | Settled
 )
 
@@ -189,6 +215,8 @@ class Judge:
         self._round = (-1, -1)
         """Epoch and syncStart."""
         self._log_start = 0
+        self._lost_from: int | None = None
+        """The least offset that was ever told to be lost."""
         self._republished: set[int] = set()
         self._late: dict[int, str] = {}
         """First offset of a batch that stands behind a later one of its session, and the sentence
@@ -228,12 +256,50 @@ class Judge:
                 self._late.pop(new_offset, None)
             case LogStart(offset):
                 self._log_start = max(self._log_start, offset)
+            case Lost():
+                self._lost(event)
+            case WentBack(broker, life, high_watermark, empty):
+                lost = self._lost_from
+                if lost is None or (self._high[broker, life] < lost and not empty):
+                    self._say(
+                        "I6",
+                        f"the high watermark of {broker} went back to {high_watermark}, and lost"
+                        f" is only what follows {self._lost_from}",
+                    )
+                self._high[broker, life] = high_watermark
             case Settled():
                 self._settled(event)
 
     def _say(self, invariant: str, sentence: str) -> None:
         if len(self.breaches) < self._breaches_max:
             self.breaches.append(Breach(invariant, sentence))
+
+    def _lost(self, event: Lost) -> None:
+        """[I6] What nobody in sync has is not committed any more, nor acknowledged."""
+        start = max(event.start, 0)
+        for batch in event.held:
+            if batch.first == start and self.truth.get(start) == batch:
+                self._say("I6", f"{batch} is told to be lost, and an in-sync replica has it")
+        self._lost_from = min(start, start if self._lost_from is None else self._lost_from)
+        self._round = (event.epoch, min(self._round[1], start))
+        self._log_start = min(self._log_start, start)
+        if start >= self.end:
+            return
+        for first in [each for each in self.truth if each >= start]:
+            del self.truth[first]
+        gone = {name for name in self._message_at[start:] if name is not None}
+        del self._message_at[start:]
+        self.end = start
+        for name in gone:
+            del self._committed[name]
+        for name, (offset, _) in list(self._acknowledged.items()):
+            if offset >= start:
+                del self._acknowledged[name]
+        self._newest.clear()
+        for name in self._committed:
+            place = self._session.get(name)
+            if place is not None:
+                self._newest[place[0]] = max(self._newest.get(place[0], -1), place[1])
 
     def _requested(self, event: Requested) -> None:
         for message in event.messages:

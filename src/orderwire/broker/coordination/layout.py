@@ -1,7 +1,7 @@
 """Where a cluster keeps what in ZooKeeper, and in which form.  [S004:4.6]
 
 Everything is below `/orderwire`, in the chroot of the ensemble's address:
-`brokers/<id>` · `topics/<name>/<index>/{epoch,original,isr,syncStart,syncEnd,lock/<id>}` ·
+`brokers/<id>` · `topics/<name>/<index>/{epoch,original,isr,syncStart,syncEnd,lost,lock/<id>}` ·
 `config/acls` · `config/users/<name>` · `cluster_id` · `producer_ids`.
 """
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from orderwire.broker.replication.view import BrokerId
+from orderwire.broker.replication.view import BrokerId, Loss
 from orderwire.broker.topics import Topic
 from orderwire.kernel import RemoteProtocolError, parsed
 
@@ -79,6 +79,12 @@ class TopicData(msgspec.Struct, frozen=True):
     """Copies that it shall have; 0: as many as it has."""
 
 
+class LostData(msgspec.Struct, frozen=True):
+    """What `lost` holds: when S went back, and how far, oldest first.  [S004:4.8]"""
+
+    losses: tuple[Loss, ...]
+
+
 class SyncMark(msgspec.Struct, frozen=True):
     """What `syncStart` and `syncEnd` hold."""
 
@@ -106,7 +112,7 @@ NO_SYNC = SyncMark(-1, -1, 0)
 class PartitionPaths:
     """The znodes of one partition."""
 
-    __slots__ = ("epoch", "isr", "lock", "me", "original", "sync_end", "sync_start")
+    __slots__ = ("epoch", "isr", "lock", "lost", "me", "original", "sync_end", "sync_start")
 
     def __init__(self, topic: str, index: int) -> None:
         self.me = f"{topic_path(topic)}/{index}"
@@ -114,6 +120,7 @@ class PartitionPaths:
         self.original = f"{self.me}/original"
         self.isr = f"{self.me}/isr"
         self.sync_start = f"{self.me}/syncStart"
+        self.lost = f"{self.me}/lost"
         self.sync_end = f"{self.me}/syncEnd"
         self.lock = f"{self.me}/lock"
 

@@ -12,6 +12,7 @@ from orderwire.broker.coordination.commands import Check, Create, Delete, Operat
 from orderwire.broker.coordination.layout import (
     NO_SYNC,
     IsrData,
+    LostData,
     OriginalData,
     PartitionPaths,
     SyncMark,
@@ -22,8 +23,8 @@ from orderwire.broker.coordination.layout import (
     encode_topic,
     topic_path,
 )
-from orderwire.broker.replication.effects import ChangeIsr, SetSync
-from orderwire.broker.replication.view import BrokerId, PartitionView
+from orderwire.broker.replication.effects import ChangeIsr, Lose, SetSync
+from orderwire.broker.replication.view import BrokerId, Loss, PartitionView, with_loss
 from orderwire.broker.topics import Topic
 
 
@@ -37,16 +38,37 @@ class Seen(msgspec.Struct, frozen=True):
     """The session of the original; 0 when there is none."""
     isr: tuple[BrokerId, ...]
     isr_version: int
+    sync_start: int = 0
+    """S + 1 as last written."""
+    losses: tuple[Loss, ...] = ()
+    lost_version: int = -1
+    """Of the znode that holds them; −1: there is none."""
 
     def view(self, replicas: tuple[int, ...]) -> PartitionView:
         """Return it as the replicas are told."""
         original = None if self.original is None else self.original.id
         ascending = tuple(BrokerId(replica) for replica in sorted(replicas))
         preferred = BrokerId(replicas[0])
-        return PartitionView(self.epoch, original, self.isr, self.isr_version, ascending, preferred)
+        return PartitionView(
+            self.epoch,
+            original,
+            self.isr,
+            self.isr_version,
+            ascending,
+            preferred,
+            self.sync_start,
+            self.losses,
+        )
 
 
-def seen(paths: PartitionPaths, epoch: Znode, original: Znode | None, isr: Znode) -> Seen | None:
+def seen(
+    paths: PartitionPaths,
+    epoch: Znode,
+    original: Znode | None,
+    isr: Znode,
+    sync_start: Znode | None = None,
+    lost: Znode | None = None,
+) -> Seen | None:
     """Put together what was read in this order; None: they changed meanwhile, read again.
 
     Raises Malformed.
@@ -58,7 +80,14 @@ def seen(paths: PartitionPaths, epoch: Znode, original: Znode | None, isr: Znode
         who, owner = decode(OriginalData, paths.original, original.data), original.owner
     if members.epoch > number or (who is not None and who.epoch != number):
         return None
-    return Seen(number, epoch.version, who, owner, members.isr, isr.version)
+    start = 0
+    if sync_start is not None:
+        start = max(SyncMark.decode(paths.sync_start, sync_start.data).offset, 0)
+    losses: tuple[Loss, ...] = ()
+    if lost is not None:
+        losses = decode(LostData, paths.lost, lost.data).losses
+    version = -1 if lost is None else lost.version
+    return Seen(number, epoch.version, who, owner, members.isr, isr.version, start, losses, version)
 
 
 def elect(
@@ -140,6 +169,28 @@ def set_sync(
         if offset is not None and offset >= least:
             operations.append(Set(path, SyncMark(offset, wish.epoch, wish.round).encode()))
     return tuple(operations)
+
+
+def lose(
+    paths: PartitionPaths, now: Seen, me: BrokerId, wish: Lose
+) -> tuple[Operation, ...] | None:
+    """Write down that S goes back, as original of an epoch; None when that is over.  Nothing else
+    takes `syncStart` back.  [S004:4.8]"""
+    if now.epoch != wish.epoch or now.original is None or now.original.id != me:
+        return None
+    losses = with_loss(now.losses, Loss(wish.epoch, wish.start, wish.end))
+    data = encode(LostData(losses))
+    written = now.lost_version >= 0
+    mark = SyncMark(wish.start, wish.epoch, 0).encode()
+    return (
+        Check(paths.epoch, now.epoch_version),
+        Check(paths.original),
+        Set(paths.lost, data, now.lost_version) if written else Create(paths.lost, data),
+        Set(paths.sync_start, mark),
+        Set(paths.sync_end, mark),
+        # The same again, so that everybody looks.
+        Set(paths.isr, encode(IsrData(wish.epoch, now.isr)), now.isr_version),
+    )
 
 
 def create_topic(topic: Topic) -> tuple[Operation, ...]:

@@ -27,12 +27,14 @@ class ProducerBatch(msgspec.Struct, frozen=True, gc=False, array_like=True):
 class _Producer:
     """One producer id."""
 
-    __slots__ = ("batches", "epoch", "seen_ms")
+    __slots__ = ("batches", "epoch", "gap", "seen_ms")
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.batches: deque[ProducerBatch] = deque(maxlen=BATCHES_KEPT)
         self.seen_ms = 0
+        self.gap: int | None = None
+        """Something of it may be lost: the least sequence that it has sent since; −1: none."""
 
 
 def _is_older(producer: _Producer, epoch: int, batch: ProducerBatch) -> bool:
@@ -74,6 +76,7 @@ class ProducerTable:
             mine = self._producers[producer_id] = _Producer(known.epoch)
             mine.batches.extend(known.batches)
             mine.seen_ms = known.seen_ms
+            mine.gap = known.gap
 
     def forget(self, producer_id: int) -> None:
         """Know nothing of this producer any more."""
@@ -105,6 +108,8 @@ class ProducerTable:
         expected = (newest.last_sequence + 1) & 0x7FFF_FFFF
         if first == expected:
             return None
+        if producer.gap is not None and self._goes_on(producer, expected, first):
+            return None
         for batch in producer.batches:
             if batch.first_sequence == first and batch.last_sequence == last:
                 return Appended(batch.base_offset, batch.last_offset, duplicate=True)
@@ -112,6 +117,26 @@ class ProducerTable:
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"producer {producer_id} sent sequence {first}; expected {expected}",
         )
+
+    def may_lack(self) -> None:
+        """What producers were told of may be lost: each may go on behind that.  [S004:4.8]
+
+        A client sends what it has again, in order: so the least sequence that comes, when it comes
+        a second time, is where it goes on.
+        """
+        for producer in self._producers.values():
+            producer.gap = -1
+
+    def _goes_on(self, producer: _Producer, expected: int, first: int) -> bool:
+        ahead = (first - expected) & 0x7FFF_FFFF
+        if ahead >= 1 << 30:
+            return False
+        if producer.gap == first:
+            return True
+        assert producer.gap is not None
+        if producer.gap < 0 or ahead < (producer.gap - expected) & 0x7FFF_FFFF:
+            producer.gap = first
+        return False
 
     def note(self, producer_id: int, epoch: int, batch: ProducerBatch, now_ms: int) -> None:
         """Remember a batch that was written.
@@ -128,6 +153,7 @@ class ProducerTable:
             producer.epoch = epoch
             producer.batches.clear()
         self._producers[producer_id] = producer
+        producer.gap = None
         producer.batches.append(batch)
         producer.seen_ms = now_ms
 

@@ -42,7 +42,7 @@ from orderwire.broker.replication.active_active_original import Original
 from orderwire.broker.replication.active_active_rejoin import Rejoining
 from orderwire.broker.replication.active_active_republish import Republisher
 from orderwire.broker.replication.active_active_rounds import Rounds
-from orderwire.broker.replication.effects import Answer, Deposed, Effects, Elected, Lock
+from orderwire.broker.replication.effects import Answer, Deposed, Effects, Elected, Lock, Orphaned
 from orderwire.broker.replication.links import Hello, Links
 from orderwire.broker.replication.office import Office
 from orderwire.broker.replication.outbox import Outbox
@@ -152,6 +152,11 @@ class ActiveActiveReplica:
         self.out.extend(effects)
         if view.epoch > self.files.known_epoch:
             self._begin_epoch(view.epoch)
+        floor = self.office.floor(self.files.committed)
+        if floor is not None:
+            for header in self.files.go_back(floor, now):
+                self.out.note(Orphaned(header.base_offset, header.leader_epoch, header.count))
+            self.rejoining.stop()
         if self.original is not None and self.office.epoch != self.original.epoch:
             self._depose(f"epoch {view.epoch} has the original {view.original}")
         if self.office.epoch is not None and self.original is None:
@@ -479,6 +484,7 @@ class ActiveActiveReplica:
             "orphans": len(self.files.orphans),
             "pending_bytes": self.files.pending.kept_bytes,
             "is_blank": self.files.kept.is_blank,
+            "doubtful": self.files.doubtful,
         }
         if self.original is not None and self.rounds is not None:
             status |= {

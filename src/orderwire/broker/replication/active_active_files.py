@@ -68,6 +68,9 @@ class ReplicaFiles:
         if first is not None and first.base_offset < self.committed:
             # The log's start may lie inside a batch, S does not.
             self.committed = first.last_offset + 1
+        self.doubtful = not self._waits_for_disk and not log.recovery.clean
+        """Where nobody waits for the disk, what was not closed may have lost something that is
+        committed.  [S004:4.8]"""
         self._noted_size = log.size_bytes
         self._noted_at: Instant = Instant(0)
 
@@ -204,12 +207,24 @@ class ReplicaFiles:
         if reached <= self.committed:
             return False
         self.committed = reached
+        self.kept.moved()
         if (
             self.log.size_bytes - self._noted_size >= _NOTE_BYTES
             or now - self._noted_at >= _NOTE_NS
         ):
             self.note(now)
         return True
+
+    def go_back(self, committed: int, now: Instant) -> list[BatchHeader]:
+        """S is this: what lies behind is lost, and what we have of it others have not.  Returns
+        what became orphans, as all of our log lies behind."""
+        orphans: list[BatchHeader] = []
+        start = self.log.start_offset
+        if committed < start:
+            orphans = self.set_aside_above(start, now)
+            self.log.reset(committed, now // NS_PER_MS)
+        self.committed = committed
+        return orphans
 
     def note(self, now: Instant) -> None:
         """Write S down.  Raises StorageError."""
@@ -247,7 +262,8 @@ class ReplicaFiles:
         """Let batches of the journal become orphans.  [R8]
 
         As durably as they were: with `flush=message` the disk is waited for, else a power failure
-        may take what was in the journal, and does not have to be waited for here.
+        may take what was in the journal, and does not have to be waited for here.  With
+        `flush=none` it is, too: it may take the log, and what was let go must not come back then.
         """
         found = [
             header
@@ -256,11 +272,12 @@ class ReplicaFiles:
             and not self._is_again(header)
             and self.orphans.set_aside(self.pending.read(header.base_offset))
         ]
-        if not self._follows_at_once:
+        waits = not (self._follows_at_once and self._waits_for_disk)
+        if waits and found:
             self.orphans.sync()
         for header in pending:
             self.pending.drop(header.base_offset)
-        if pending and not self._follows_at_once:
+        if waits and pending:
             self.pending.sync()
         return found
 

@@ -176,6 +176,9 @@ class ActiveActiveLanes:
         if said is None:
             return []
         effects = self._whole(said)
+        floor = office.floor(self.high_watermark)
+        if floor is not None:
+            self._go_back(floor, now)
         fresh = view.epoch > self.known_epoch
         self.raise_epoch(view.epoch)
         if self.original is not None and office.epoch != self.original.epoch:
@@ -195,6 +198,20 @@ class ActiveActiveLanes:
         if last.whole and last.epoch == self.known_epoch:
             self.open_lane()
         return effects + self.push(now)
+
+    def _go_back(self, high_watermark: int, now: Instant) -> None:
+        """What is committed behind this is lost.  [S004:4.8]"""
+        self.high_watermark = high_watermark
+        if high_watermark < self.log.start_offset:  # all of our log is
+            self.store.reset(high_watermark, now // NS_PER_MS)
+        last = self.store.last
+        self._committed_end = last.end_of(self.me) if last.end_offset <= high_watermark else 0
+
+    @property
+    def known_committed(self) -> int:
+        """S + 1 as we have ever noted it; our log may have lost that since."""
+        store = self.store
+        return max(self.high_watermark, store.last.committed, store.kept.high_watermark)
 
     def _whole(self, effects: Effects) -> Effects:
         """Leave out an election that we should not win: we do not know what our log is."""
@@ -429,6 +446,7 @@ class ActiveActiveLanes:
         if high_watermark <= self.high_watermark:
             return self.waiting.committed(self.high_watermark)
         self.high_watermark = high_watermark
+        self.store.kept.moved()
         return [Advance(high_watermark), *self.waiting.committed(high_watermark)]
 
     def _done(self, source: BrokerId, message: LaneDone, now: Instant) -> Effects:
@@ -524,6 +542,7 @@ class ActiveActiveLanes:
             "orphans": 0,
             "pending_bytes": self.pending_bytes,
             "is_blank": self.store.kept.is_blank,
+            "doubtful": self.store.doubtful,
             "lag": {}
             if original is None
             else {each: original.round - original.done.get(each, 0) for each in self.isr},

@@ -102,7 +102,15 @@ class LaneMember:
         if effects is None:
             return [Tell(source, LaneFenced(self._replica.known_epoch))]
         last = self._store.last
-        state = LaneState(message.epoch, last.epoch, last.round, last.end_offset, last.whole)
+        state = LaneState(
+            message.epoch,
+            last.epoch,
+            last.round,
+            last.end_offset,
+            last.whole,
+            self._replica.known_committed,
+            self._store.doubtful,
+        )
         return [*effects, Tell(source, state)]
 
     # Cuts.
@@ -118,7 +126,8 @@ class LaneMember:
             return [*effects, *self._report(now), *self._hear(cut.committed, cut.log_start, now)]
         self._cut = cut
         self._missing_until = None
-        if stamp != cut.previous:
+        last = self._store.last
+        if stamp != cut.previous or last.end_offset != cut.start_offset or not last.whole:
             return effects + self._fetch_once(source, now)
         return effects + self.go_on(now)
 
@@ -126,7 +135,10 @@ class LaneMember:
         """Try the newest cut again."""
         cut = self._cut
         store = self._store
-        if cut is None or store.last.stamp != cut.previous or self._source is not None:
+        last = store.last
+        if cut is None or last.stamp != cut.previous or self._source is not None:
+            return []
+        if last.end_offset != cut.start_offset or not last.whole:
             return []
         placed = None
         if store.last.end_offset == store.log.end_offset:
@@ -199,6 +211,7 @@ class LaneMember:
     def _tell_done(self, epoch: int, round_number: int, now: Instant) -> Effects:
         replica = self._replica
         self._store.kept.settle()
+        self._store.doubtful = False
         message = LaneDone(epoch, round_number)
         if replica.original is not None:
             if replica.original.epoch != epoch:
@@ -256,6 +269,9 @@ class LaneMember:
         if offset < log.start_offset:  # which may lie inside a batch
             first = next(log.batches(read_at, read_at + 1), None)
             offset = read_at if first is None else first.base_offset
+        elif message.last_epoch < 0:  # it has no batch: its end may lie inside one
+            first = next(log.batches(read_at, read_at + 1), None)
+            offset = read_at if first is None else min(first.base_offset, offset)
         elif message.last_epoch >= 0:
             last_epoch, end = log.epoch_end(message.last_epoch)
             if last_epoch < 0:  # all of our log is later; before it begins nothing counts
@@ -291,7 +307,8 @@ class LaneMember:
         epoch, end = store.log.epoch_end(message.last_epoch)
         target = min(end, message.end_offset) if epoch >= 0 else message.end_offset
         committed = self._replica.high_watermark
-        assert target >= committed, f"the log would go back to {target}, before {committed}"
+        if target < committed:
+            return []  # lost, as ZooKeeper will tell; then it is asked again
         record = store.back_to(target, now // NS_PER_MS)
         self._replica.waiting.reverted(record.end_of(self._replica.me))
         note = Note(Truncated(before, store.log.end_offset))
@@ -311,7 +328,9 @@ class LaneMember:
             self._source = source
         store = self._store
         now_ms = now // NS_PER_MS
-        if store.log.end_offset < message.offset <= message.log_start:
+        end = store.log.end_offset
+        inside = message.offset < end == store.log.start_offset  # of a batch of the source
+        if inside or end < message.offset <= message.log_start:
             store.reset(message.offset, now_ms)
         if message.offset != store.log.end_offset:
             return effects + self.fetch(source, now)

@@ -13,6 +13,7 @@ original's main log.  [S004:4.3]
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from orderwire.broker.flush import Flush
 from orderwire.broker.replication.effects import (
     Committed,
     Effects,
@@ -53,6 +54,8 @@ class Phase(Enum):
 
     COLLECTING = "collecting"
     COPYING = "copying"
+    LOSING = "losing"
+    """What it takes over lacks something that was committed: that is being written down."""
     ORDERING = "ordering"
 
 
@@ -214,6 +217,8 @@ class LaneOriginal:
                 return effects + self._collected(now)
             if self._store.last.stamp >= (state.cut_epoch, state.cut_round):
                 effects += self._take_over(now)
+        elif self.phase is Phase.LOSING:
+            effects += self._take_over(now)
         if self.phase is Phase.ORDERING:
             effects += self._finish_round(now)
             effects += self._admit(now)
@@ -254,14 +259,57 @@ class LaneOriginal:
 
     def _take_over(self, now: Instant) -> Effects:
         """Our log is the latest: propose it as it is.  [R7]"""
-        self.phase = Phase.ORDERING
         self._replica.member.stop_fetching(now)
-        effects = self._propose((), self._store.last.ends, now)
+        told, effects = self._tell_loss(now)
+        if not told:
+            self.phase = Phase.LOSING
+            return effects
+        self.phase = Phase.ORDERING
+        effects += self._propose((), self._store.last.ends, now)
         self._replica.open_lane()
         for member in self._others():
             if member in self._replica.links:
                 effects.append(Tell(member, LaneResend(self._store.copy(member).end)))
         return effects + self._replica.member.put_on_disk(now)
+
+    def _known(self) -> int:
+        """S + 1 as anybody has ever noted it."""
+        view = self._replica.view
+        assert view is not None
+        known = [state.known for state in self._states.values()]
+        return max(view.sync_start, self._replica.known_committed, *known)
+
+    def _tell_loss(self, now: Instant) -> tuple[bool, Effects]:
+        """Whether nothing that is committed is lost, or it is written down that S goes back.
+
+        All of the in-sync set have answered.  Where nobody waits for a disk and none of them can
+        know what it had, more may be gone than anybody noted.  [S004:4.8]
+        """
+        reach, known = self._store.last.end_offset, self._known()
+        doubtful = (
+            self.epoch > 0
+            and self._store.doubtful
+            and all(each.doubtful for each in self._states.values())
+        )
+        told = True
+        effects: Effects = []
+        if known > reach or doubtful:
+            told, effects = self._replica.office.tell_loss(reach, known, now)
+        view = self._replica.view
+        if view is not None and view.losses:
+            self._store.log.producers.may_lack()
+        return told, effects
+
+    @property
+    def _needs_all(self) -> bool:
+        """Whether what is committed may be with those alone that have not answered: then nobody is
+        removed.  Without `flush` a loss is the price that was chosen."""
+        if self.phase not in (Phase.COLLECTING, Phase.COPYING):
+            return False
+        if self._replica.settings.flush is Flush.NONE:
+            return False
+        ends = [state.end_offset for state in self._states.values() if state.whole]
+        return self._known() > max(self._store.last.end_offset, *ends, 0)
 
     def _finish_round(self, now: Instant) -> Effects:
         effects: Effects = []
@@ -397,6 +445,8 @@ class LaneOriginal:
         isr = self._replica.isr
         if self.phase is Phase.COLLECTING:
             return [each for each in isr if each != self._me and each not in self._states]
+        if self.phase is Phase.LOSING:
+            return []
         if self.phase is Phase.COPYING:
             return [] if self._source is None else [self._source]
         if self._complete:
@@ -428,7 +478,9 @@ class LaneOriginal:
 
     def _remove(self, late: set[BrokerId], now: Instant, reason: str) -> Effects:
         """Go on without members that take too long.  [R5]"""
-        effects = self._change(set(self._replica.isr) - late, now) if late else []
+        if not late or self._needs_all:
+            return []
+        effects = self._change(set(self._replica.isr) - late, now)
         if not effects:
             return []
         notes = [Note(MemberRemoved(self.epoch, each, reason)) for each in sorted(late)]
@@ -437,8 +489,11 @@ class LaneOriginal:
     def next_deadline(self) -> Instant | None:
         """When `wake` is next due."""
         due: list[Instant] = []
-        if not self._replica.office.changing:
+        if not self._replica.office.changing and not self._needs_all:
             due = [self._limit(each) for each in self._late()]
+        loss_due = self._replica.office.loss_due
+        if self.phase is Phase.LOSING and loss_due is not None:
+            due.append(loss_due)
         if (
             self.phase is Phase.ORDERING
             and self._complete

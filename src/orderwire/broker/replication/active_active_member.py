@@ -25,7 +25,7 @@ from orderwire.broker.replication.active_active_messages import (
     SyncCopy,
     SyncPull,
 )
-from orderwire.broker.replication.effects import Advance, Sync
+from orderwire.broker.replication.effects import Advance, Orphaned, Sync
 from orderwire.broker.replication.links import Links
 from orderwire.broker.replication.office import Office
 from orderwire.broker.replication.outbox import Outbox
@@ -195,7 +195,15 @@ class Member:
         held = self.files.held(self.files.committed)
         self.out.tell(
             source,
-            Closed(message.epoch, message.round, message.attempt, self.files.committed, held),
+            Closed(
+                message.epoch,
+                message.round,
+                message.attempt,
+                self.files.committed,
+                held,
+                known=max(self.files.committed, self.files.kept.high_watermark),
+                doubtful=self.files.doubtful,
+            ),
         )
 
     def close(self, source: BrokerId, message: SyncClose, now: Instant) -> None:
@@ -230,8 +238,26 @@ class Member:
     def copy(self, source: BrokerId, plan: SyncCopy, now: Instant) -> None:
         """Get what we lack and write it all into the log.  [R5]"""
         self.closed = max(self.closed or 0, plan.end)
+        for first, behind, epoch in plan.stale:
+            self._let_go(first, behind, epoch, now)
         self._copying = copying = _Copying(source, plan)
         self._write(copying, now)
+
+    def _let_go(self, first: int, behind: int, epoch: int, now: Instant) -> None:
+        """What an earlier epoch gave us is not what stands there: it becomes an orphan.  [R8]"""
+        files = self.files
+        found: list[BatchHeader] = []
+        if files.log.end_offset > first and files.log.epochs.at(first) == epoch:
+            found += files.set_aside_above(first, now)
+        found += files.set_aside(
+            [
+                each
+                for each in files.pending.overlapping(first, behind - 1)
+                if each.leader_epoch == epoch
+            ]
+        )
+        for header in found:
+            self.out.note(Orphaned(header.base_offset, header.leader_epoch, header.count))
 
     def pull(self, source: BrokerId, message: SyncPull) -> None:
         """Give a peer the next of what it asks for, no more than fits."""
@@ -348,6 +374,7 @@ class Member:
             return
         copying.told = True
         self.files.kept.settle()
+        self.files.doubtful = False
         self.files.forget_settled()
         self._count_copies()
         self.out.tell(copying.original, Done(plan.epoch, plan.round, plan.attempt, plan.end))

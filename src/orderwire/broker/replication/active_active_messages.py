@@ -77,6 +77,10 @@ class Closed(_Message, frozen=True, tag="closed"):
     held: list[Held]
     alone: bool = False
     """Whether I lack nothing: I write it without being told how, and Done follows.  [R5]"""
+    known: int = 0
+    """S + 1 as I noted it: a power failure may have taken what lies below from my log."""
+    doubtful: bool = False
+    """Whether I cannot know that one has not.  [S004:4.8]"""
 
 
 class SyncCopy(_Message, frozen=True, tag="copy"):
@@ -89,6 +93,8 @@ class SyncCopy(_Message, frozen=True, tag="copy"):
     seals: list[Held]
     at_ms: int
     """The seals' time."""
+    stale: list[Held] = []
+    """What you have, and a later epoch did not find: it is not what stands there.  [R8]"""
 
 
 class SyncPull(_Message, frozen=True, tag="pull"):
@@ -148,6 +154,8 @@ class RejoinFetch(_Message, frozen=True, tag="rejoin"):
     """What it has above: a round that waits for a hole may find it there.  [R4]"""
     blank: bool = False
     """Whether I may lack what is committed, in the in-sync set or not: my disk was lost."""
+    lost_epoch: int = -1
+    """Of the newest loss that `committed` takes account of."""
 
 
 class CommittedLog(_Message, frozen=True, tag="log"):

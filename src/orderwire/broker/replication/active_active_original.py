@@ -103,6 +103,8 @@ class Original:
     def begin(self) -> None:
         """Take requests from now on: everything before is settled.  [R7]"""
         self.active = True
+        if self.office.view is not None and self.office.view.losses:
+            self.files.log.producers.may_lack()
         self.next_offset = self.recovered_end = self.files.log.end_offset
         self.producers = AssignedProducers(self.files.log)
 

@@ -76,7 +76,12 @@ class Rejoining:
         files = self.files
         held = files.held(self._at) if self._at == files.committed else []
         message = RejoinFetch(
-            files.known_epoch, self._at, files.committed, held, files.kept.is_blank
+            files.known_epoch,
+            self._at,
+            files.committed,
+            held,
+            files.kept.is_blank,
+            files.kept.lost_epoch,
         )
         self.out.tell(original, message)
 
@@ -114,6 +119,7 @@ class Rejoining:
         original = self.office.original
         if original is not None and self.links.up(original):
             self.files.forget_settled()
+            self.files.doubtful = False
             self.out.tell(original, CaughtUp(self.files.known_epoch, self._end))
         self._asked_at = now
         # What it commits meanwhile it sends without being asked.

@@ -35,6 +35,14 @@ class Round:
         self.closed: dict[BrokerId, list[Held]] = {}
         self.committed: dict[BrokerId, int] = {}
         """S + 1 as each knows it."""
+        self.known: dict[BrokerId, int] = {}
+        """The same as each has noted it; its log may have lost that since."""
+        self.doubtful: set[BrokerId] = set()
+        """Who cannot know that its log has not."""
+        self.stale: dict[BrokerId, list[Held]] = {}
+        """What each has that a later epoch did not find."""
+        self.losing = False
+        """Whether it waits until a loss is written down."""
         self.alone: set[BrokerId] = set()
         """Who lacks nothing, and writes it without being told how."""
         self.done: set[BrokerId] = set()
@@ -53,6 +61,10 @@ class Round:
         self.members = members
         self.closed.clear()
         self.committed.clear()
+        self.known.clear()
+        self.doubtful.clear()
+        self.stale.clear()
+        self.losing = False
         self.alone.clear()
         self.done.clear()
         self.planned = False
@@ -75,6 +87,32 @@ class Round:
     def held_end(self) -> int:
         """One behind the highest offset that anybody has.  [R7]"""
         return max([self.start, *(held[-1][1] for held in self.closed.values() if held)])
+
+    def sift(self) -> None:
+        """Leave out what lies behind something of a later epoch: that epoch's original did not find
+        it.  Power failures bring such back, of journals that were not synced."""
+        least: dict[int, int] = {}
+        for held in self.closed.values():
+            for first, _, epoch in held:
+                least[epoch] = min(least.get(epoch, first), first)
+        if len(least) < 2:
+            return
+        for member, held in self.closed.items():
+            stale = [
+                run
+                for run in held
+                if any(epoch > run[2] and first < run[1] for epoch, first in least.items())
+            ]
+            if stale:
+                self.stale.setdefault(member, []).extend(stale)
+                self.closed[member] = [run for run in held if run not in stale]
+
+    def reach(self) -> int:
+        """One behind the last offset up to which those that answered lack nothing."""
+        have = union(run[:2] for held in self.closed.values() for run in held)
+        end = max([self.start, *(behind for _, behind in have)])
+        gaps = missing(self.start, end, have)
+        return gaps[0][0] if gaps else end
 
     def holes(self) -> list[Span]:
         """What nobody who promised has.  [R4]"""
@@ -111,3 +149,14 @@ class Round:
             assert not lacking, f"{member} lacks {lacking}, which nobody has"
             pulls[member] = sorted(wanted, key=lambda pull: pull[1])
         return Plan(seals, pulls)
+
+
+class Joining:
+    """A replica outside the in-sync set that has what was committed a while ago.  [R8]"""
+
+    def __init__(self, end: int, until: Instant) -> None:
+        self.end = end
+        """It has everything below."""
+        self.until = until
+        """No round opens before, so that it can catch up."""
+        self.sent = -1

@@ -3,6 +3,7 @@
 Only an original has one, for its epoch.  [R3-R9, G1-G3, G6, G19]
 """
 
+from orderwire.broker.flush import Flush
 from orderwire.broker.replication.active_active_messages import (
     CaughtUp,
     Closed,
@@ -20,7 +21,7 @@ from orderwire.broker.replication.active_active_messages import (
     SyncPull,
 )
 from orderwire.broker.replication.active_active_original import Original
-from orderwire.broker.replication.active_active_round import Round
+from orderwire.broker.replication.active_active_round import Joining, Round
 from orderwire.broker.replication.effects import (
     Advance,
     Committed,
@@ -39,20 +40,8 @@ from orderwire.kernel import NS_PER_MS, Instant
 
 _REPEAT_NS = 100 * NS_PER_MS
 """A member that was not open yet missed what it was told: it is told again."""
-
 _RECOVERY_FACTOR = 10
 """A recovery may have to copy everything that waited for rounds."""
-
-
-class _Joining:
-    """A replica outside the in-sync set that has what was committed a while ago.  [R8]"""
-
-    def __init__(self, end: int, until: Instant) -> None:
-        self.end = end
-        """It has everything below."""
-        self.until = until
-        """No round opens before, so that it can catch up."""
-        self.sent = -1
 
 
 class Rounds:
@@ -75,7 +64,7 @@ class Rounds:
         self._opened_at: Instant = now
         self._ended_at: Instant = now
         self._retry_at: Instant | None = None
-        self._joining: dict[BrokerId, _Joining] = {}
+        self._joining: dict[BrokerId, Joining] = {}
         self._offers: dict[BrokerId, list[Held]] = {}
         self._asked: dict[BrokerId, RejoinFetch] = {}
         """Who wants in while a round runs."""
@@ -137,14 +126,17 @@ class Rounds:
     def next_deadline(self, now: Instant) -> Instant | None:
         """When something is due."""
         times: list[Instant | None] = [self._retry_at]
+        waits = self.office.changing or self._needs_all
         for each in self.office.isr:
-            if each != self.office.me and not self.links.up(each) and not self.office.changing:
+            if each != self.office.me and not self.links.up(each) and not waits:
                 since = self.links.silent_since(each, now)
                 times.append(Instant(since + self.settings.link_grace_ns))
         if not self.office.changing:
             times.append(self.original.next_slow())
         running = self.round
-        if running is not None:
+        if running is not None and running.losing:
+            times.append(self.office.loss_due)
+        elif running is not None:
             if running.holes_since is None:
                 times.append(running.deadline)
                 if not running.planned:
@@ -253,7 +245,7 @@ class Rounds:
         if self._retry_at is not None and now >= self._retry_at:
             self._again(running, now)
             return
-        if running.holes_since is not None:
+        if running.losing or running.holes_since is not None:
             self._plan(running, now)
             return
         if not running.planned and now >= running.told_at + _REPEAT_NS:
@@ -271,6 +263,9 @@ class Rounds:
             return
         running.closed[source] = message.held
         running.committed[source] = message.committed
+        running.known[source] = message.known
+        if message.doubtful:
+            running.doubtful.add(source)
         if message.alone:
             running.alone.add(source)
         if running.recovery:  # what somebody has seen committed is committed
@@ -285,7 +280,11 @@ class Rounds:
             self._remove(blank, "it has lost what is committed", now)
             return  # another attempt follows, without these
         if running.recovery:
+            running.sift()
             running.end = running.held_end()
+            running.losing = not self._loss_is_told(running, now)
+            if running.losing:
+                return
         sealed = running.holes()
         if sealed and (self._fetch(running, sealed, now) or not self._may_seal(running, now)):
             return
@@ -311,10 +310,44 @@ class Rounds:
                 plan.pulls[member],
                 plan.seals,
                 now // NS_PER_MS,
+                running.stale.get(member, []),
             )
             self.out.tell(member, message)
         if not running.awaited:
             self._finish(running, now)
+
+    def _known(self, running: Round) -> int:
+        """S + 1 as anybody has ever noted it."""
+        view = self.office.view
+        assert view is not None
+        return max(view.sync_start, running.start, *running.known.values(), 0)
+
+    def _loss_is_told(self, running: Round, now: Instant) -> bool:
+        """Whether nothing that is committed is lost, or it is written down that S goes back.
+
+        All of the in-sync set have answered.  Where nobody waits for a disk and none of them can
+        know what it had, more may be gone than anybody noted.  [S004:4.8]
+        """
+        reach, known = running.reach(), self._known(running)
+        doubtful = self.epoch > 0 and running.doubtful >= set(running.members)
+        if known <= reach and not doubtful:
+            return True
+        told, effects = self.office.tell_loss(reach, known, now)
+        self.out.extend(effects)
+        return told
+
+    @property
+    def _needs_all(self) -> bool:
+        """Whether what is committed may be with those alone that have not answered: then nobody is
+        removed.  Without `flush` a loss is the price that was chosen."""
+        running = self.round
+        return (
+            running is not None
+            and running.recovery
+            and not running.planned
+            and self.settings.flush is not Flush.NONE
+            and self._known(running) > running.reach()
+        )
 
     def _may_seal(self, running: Round, now: Instant) -> bool:
         """Whether nobody is waited for who may have what is missing.  [R4]"""
@@ -492,7 +525,7 @@ class Rounds:
 
     def _remove(self, members: set[BrokerId], reason: str, now: Instant) -> None:
         """Ask for an in-sync set without these.  [R5]"""
-        if not members or self.office.changing:
+        if not members or self.office.changing or self._needs_all:
             return
         isr = tuple(each for each in self.office.isr if each not in members)
         self.out.extend(self.office.change(isr, now))
@@ -513,6 +546,8 @@ class Rounds:
             return
         if source not in view.replicas:
             return
+        if view.losses and message.lost_epoch < view.losses[-1].epoch:
+            return  # ZooKeeper will tell it how far S went back; it asks again
         self._offers[source] = message.held
         self._reported.add(source)
         running = self.round
@@ -546,7 +581,7 @@ class Rounds:
         if source in self.office.isr or not self.original.active or not self.links.up(source):
             return
         # It gets what was committed meanwhile, and no round opens before it has told.
-        self._joining[source] = _Joining(message.end, Instant(now + self.settings.round_timeout_ns))
+        self._joining[source] = Joining(message.end, Instant(now + self.settings.round_timeout_ns))
 
     def _let_in(self, now: Instant) -> None:
         """Add who has everything that is committed, between rounds.  [R8]"""

@@ -19,6 +19,7 @@ from orderwire.broker.log import (
 )
 from orderwire.broker.replication.active_standby_following import Following, Own
 from orderwire.broker.replication.active_standby_messages import (
+    Contend,
     Fenced,
     Follow,
     Here,
@@ -28,6 +29,7 @@ from orderwire.broker.replication.active_standby_messages import (
     Stored,
     ToFollower,
 )
+from orderwire.broker.replication.active_standby_recovery import Recovery
 from orderwire.broker.replication.active_standby_term import Follower, Term
 from orderwire.broker.replication.active_standby_waiting import Waiting
 from orderwire.broker.replication.effects import (
@@ -79,6 +81,12 @@ class ActiveStandby:
         self._waiting = Waiting()
         # As original.
         self._term: Term | None = None
+        self._recovery: Recovery | None = None
+        """While it is not known whether our log lacks what is committed."""
+        self._called = False
+        """An original has found that we have more than it has: contend at once."""
+        self._yield_until = now
+        """And in the other case, not before."""
         self._asked_isr: tuple[BrokerId, ...] = ()
         """What we last wanted the in-sync set to be; ZooKeeper may have done it already."""
         self._following = Following(self._own)
@@ -99,7 +107,7 @@ class ActiveStandby:
     @property
     def takes_produce(self) -> bool:
         """Whether `produce` would take a batch now."""
-        return self._term is not None
+        return self._term is not None and self._recovery is None
 
     @property
     def serves_fetch(self) -> bool:
@@ -132,6 +140,7 @@ class ActiveStandby:
             "orphans": 0,
             "pending_bytes": 0,
             "is_blank": self._kept.is_blank,
+            "doubtful": self._own.doubtful,
             "waiting": len(self._waiting),
             "lag": lag,
         }
@@ -145,6 +154,9 @@ class ActiveStandby:
         if answer is None:
             return []
         effects: Effects = []
+        floor = self._office.floor(self._own.high_watermark)
+        if floor is not None:
+            self._own.go_back(floor, now)
         if self._term is not None and self._office.epoch != self._term.epoch:
             effects += self._end_term("another epoch has begun")
         effects += self._doubted(answer, now)
@@ -165,7 +177,7 @@ class ActiveStandby:
                 Note(MemberJoined(self._term.epoch, member))
                 for member in sorted({*view.isr} - {*before})
             ]
-            effects += self._move(now) + self._tend(now)
+            effects += self._recover(now) + self._move(now) + self._tend(now)
         return effects
 
     def _doubted(self, effects: Effects, now: Instant) -> Effects:
@@ -174,8 +186,9 @@ class ActiveStandby:
         for effect in effects:
             if isinstance(effect, Elect) and effect.epoch < 0:
                 self._own.doubtful = False  # nothing was ever committed
-            if isinstance(effect, Elect) and self._own.doubtful:
-                self._contend_at = self._contend_at or Instant(now + self.settings.round_timeout_ns)
+            if isinstance(effect, Elect) and self._own.doubtful and not self._called:
+                due = Instant(now + self.settings.round_timeout_ns)
+                self._contend_at = self._contend_at or max(due, self._yield_until)
             else:
                 left.append(effect)
         return left
@@ -199,20 +212,51 @@ class ActiveStandby:
         if epoch <= self._kept.known_epoch:  # somebody was elected after us already
             return self._office.resign()
         self._kept.raise_epoch(epoch)  # [R2]
-        self._own.doubtful = False
+        self._called = False
         self._following.end()
         others = [each for each in view.replicas if each != self.me]
         term = self._term = Term(epoch, self.log, self.settings, others, now)
-        effects: Effects = [Note(Elected(epoch)), Note(Recovered(epoch, self.log.end_offset))]
+        if Recovery.is_needed(self._own, view):
+            timeout = self.settings.round_timeout_ns
+            self._recovery = Recovery(epoch, self._own, self._office, timeout, now)
+        effects: Effects = [Note(Elected(epoch))]
+        if self._recovery is None:
+            effects += self._recovered(view)
         for follower in term.followers.values():
             if follower.broker in self._connected:
                 effects += term.ask(follower, now)
         if self._own.waits_for_disk and self.log.synced_offset < self.log.end_offset:
             effects.append(Sync())
-        return effects + self._move(now)
+        return effects + self._recover(now) + self._move(now)
+
+    def _recovered(self, view: PartitionView) -> Effects:
+        """Our log is what counts."""
+        self._own.doubtful = False
+        if view.losses:
+            self.log.producers.may_lack()
+        assert self._term is not None
+        return [Note(Recovered(self._term.epoch, self.log.end_offset))]
+
+    def _recover(self, now: Instant) -> Effects:
+        """Find out whether we lack anything, as far as the others have answered.  [S004:4.8]"""
+        recovery, term, view = self._recovery, self._term, self._office.view
+        if recovery is None or term is None or view is None:
+            return []
+        over, effects = recovery.go_on(now)
+        if not over:
+            return effects
+        if self._office.epoch is None:  # another has more
+            self._yield_until = Instant(now + 4 * self.settings.round_timeout_ns)
+            return effects + self._end_term("another has more")
+        self._recovery = None
+        effects += self._recovered(view)
+        for source, position in recovery.positions.items():
+            effects += term.place(term.followers[source], position, self._own.high_watermark)
+        return effects
 
     def _end_term(self, reason: str) -> Effects:
         term, self._term = self._term, None
+        self._recovery = None
         if term is None:
             return []
         # "Not leader" would say that it is not stored: clients would send it a second time.
@@ -235,6 +279,8 @@ class ActiveStandby:
         if broker == self._following.leader:
             self._following.end()
         follower = None if self._term is None else self._term.followers.get(broker)
+        if self._recovery is not None:
+            self._recovery.positions.pop(broker, None)
         if self._term is not None and follower is not None:
             self._term.lose(follower, now)
         return []
@@ -248,6 +294,9 @@ class ActiveStandby:
         term, view = self._term, self._office.view
         if term is None or view is None:
             return [_refused(token, ErrorCode.NOT_LEADER_OR_FOLLOWER, "this is not the original")]
+        if self._recovery is not None:
+            reason = "what is committed is being recovered"
+            return [_refused(token, ErrorCode.NOT_LEADER_OR_FOLLOWER, reason)]
         if self._office.leaving is not None:
             return [_refused(token, ErrorCode.NOT_LEADER_OR_FOLLOWER, "another becomes original")]
         least = self.settings.min_insync_replicas
@@ -342,6 +391,9 @@ class ActiveStandby:
                 return [] if follower is None else term.ask(follower, now)
             case Position() | Stored():
                 return self._answered(source, message, now)
+            case Contend(epoch):
+                self._called = epoch >= self._kept.known_epoch
+                return []
             case Fenced(epoch):
                 return self._depose(epoch)
         raise RemoteProtocolError(f"broker {source} sent {type(message).__name__}")
@@ -368,6 +420,9 @@ class ActiveStandby:
         follower = self._follower(term, source)
         if message.attempt != follower.attempt:
             return []  # of an earlier question
+        if isinstance(message, Position) and self._recovery is not None:
+            self._recovery.positions[source] = message
+            return self._recover(now) + self._move(now) + self._tend(now)
         if isinstance(message, Position):
             return term.place(follower, message, self._own.high_watermark) + self._tend(now)
         term.stored(follower, message, now)
@@ -380,7 +435,7 @@ class ActiveStandby:
     def _move(self, now: Instant) -> Effects:
         """S moves as far as every member goes; strictly, never with too few.  [R6, S004:4.4]"""
         term, view = self._term, self._office.view
-        if term is None or view is None:
+        if term is None or view is None or self._recovery is not None:
             return []
         effects: Effects = []
         mine = self._own.durable_end
@@ -396,7 +451,7 @@ class ActiveStandby:
     def _tend(self, now: Instant) -> Effects:
         """Change the in-sync set, should somebody be too late or have caught up.  [R5, R8]"""
         term, view = self._term, self._office.view
-        if term is None or view is None or self._office.changing:
+        if term is None or view is None or self._office.changing or self._recovery is not None:
             return []
         isr = term.remaining(view.isr, now)
         if isr == view.isr:
@@ -444,9 +499,10 @@ class ActiveStandby:
         if self._contend_at is not None and self._contend_at <= now and view is not None:
             self._contend_at = None
             effects.append(Elect(view.epoch))
+        effects += self._recover(now)
         if self._term is not None:
             effects += self._push_all(self._term)
-        return effects + self._tend(now)
+        return effects + self._move(now) + self._tend(now)
 
     def _push_all(self, term: Term) -> Effects:
         effects: Effects = []
@@ -457,7 +513,9 @@ class ActiveStandby:
     def next_deadline(self) -> Instant | None:
         """When `wake` is next due."""
         dues = [self._office.next_deadline(), self._contend_at]
-        if self._term is not None and not self._office.changing:
+        if self._recovery is not None:
+            dues.append(self._recovery.next_deadline())
+        elif self._term is not None and not self._office.changing:
             dues.append(self._term.next_late(self._office.isr))
         return min((due for due in dues if due is not None), default=None)
 

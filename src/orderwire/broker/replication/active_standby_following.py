@@ -40,11 +40,18 @@ class Own:
         """All below counts as ours."""
         return self.log.synced_offset if self.waits_for_disk else self.log.end_offset
 
+    def go_back(self, high_watermark: int, now: Instant) -> None:
+        """What is committed behind this is lost.  [S004:4.8]"""
+        self.high_watermark = high_watermark
+        if high_watermark < self.log.start_offset:  # all of our log is
+            self.log.reset(high_watermark, now // NS_PER_MS)
+
     def advance(self, high_watermark: int, now: Instant) -> Effects:
         """S moves, or does not.  [R6]"""
         if high_watermark <= self.high_watermark:
             return []
         self.high_watermark = high_watermark
+        self.kept.moved()
         if now - self._noted_at >= _NOTE_NS:
             self._noted_at = now
             self.kept.note_high_watermark(high_watermark)
@@ -83,6 +90,8 @@ class Following:
                 own.log.end_offset,
                 own.high_watermark,
                 own.log.epochs.entries,
+                max(own.high_watermark, own.kept.high_watermark),
+                own.doubtful,
             )
             return [Tell(source, position)]
         if source != self.leader or message.attempt != self.attempt:
@@ -104,6 +113,7 @@ class Following:
         if log.end_offset < before or emptied:
             effects.append(Note(Truncated(before, log.end_offset)))
         self._follows = True
+        own.high_watermark = min(own.high_watermark, log.end_offset)  # what is lost was told
         effects += own.advance(max(log.start_offset, own.high_watermark), now)
         effects.append(Tell(source, self._stored()))
         if own.waits_for_disk and log.synced_offset < log.end_offset:

@@ -33,6 +33,16 @@ class Position(_Message, frozen=True, tag="position"):
     high_watermark: int
     history: list[tuple[int, int]]
     """My epochs and the offset at which each begins."""
+    known: int = 0
+    """S + 1 as I noted it: a power failure may have taken what lies below from my log."""
+    doubtful: bool = False
+    """Whether I cannot know that one has not.  [S004:4.8]"""
+
+    @property
+    def latest(self) -> tuple[int, int]:
+        """Epoch of the last batch (−1: none) and the offset behind it: what makes a log newer."""
+        has = self.end > self.start and self.history
+        return (self.history[-1][0] if has else -1), self.end
 
 
 class Follow(_Message, frozen=True, tag="follow"):
@@ -64,9 +74,15 @@ class Stored(_Message, frozen=True, tag="stored"):
     counts: int
 
 
+class Contend(_Message, frozen=True, tag="contend"):
+    """Original → other: I do not know what I have lost, and you have more: I resign, be elected.
+
+    [S004:4.8]"""
+
+
 class Fenced(_Message, frozen=True, tag="fenced"):
     """You are of an epoch that is over; this one I know.  [R2]"""
 
 
-Message: TypeAlias = Here | Lead | Position | Follow | Records | Stored | Fenced
+Message: TypeAlias = Here | Lead | Position | Follow | Records | Stored | Contend | Fenced
 ToFollower: TypeAlias = Lead | Follow | Records

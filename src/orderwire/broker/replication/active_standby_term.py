@@ -143,6 +143,10 @@ class Term:
         anew = offset is None or not max(start, message.start) <= offset <= end
         if offset is None or anew:
             offset = self._log.first_base
+        elif offset < end:
+            inside = next(self._log.batches(offset, offset + 1)).base_offset
+            anew = inside < offset and message.start >= message.end  # it ends inside a batch
+            offset = inside
         follower.lacks = offset < high_watermark
         return [Tell(follower.broker, Follow(self.epoch, message.attempt, offset, anew))]
 

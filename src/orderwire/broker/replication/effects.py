@@ -75,6 +75,16 @@ class SetSync(msgspec.Struct, frozen=True, gc=False):
     round: int
 
 
+class Lose(msgspec.Struct, frozen=True, gc=False):
+    """Write down that S goes back: nobody in sync has [start, end).  `syncStart` becomes `start`.
+    As original of this epoch; `viewed` follows.  [S004:4.8]
+    """
+
+    epoch: int
+    start: int
+    end: int
+
+
 class Lock(msgspec.Struct, frozen=True, gc=False):
     """Ask for a round: make `lock/<our id>`, which the original sees as `locked`.  [S004:3b]"""
 
@@ -173,6 +183,15 @@ class Truncated(msgspec.Struct, frozen=True, tag=True):
     to_offset: int
 
 
+class LostRange(msgspec.Struct, frozen=True, tag=True):
+    """Power failures took what was committed from every in-sync replica: S goes back to `start`.
+    Before it was `end`, as far as anybody knows; not above `start`: nothing is known to be lost."""
+
+    epoch: int
+    start: int
+    end: int
+
+
 Event: TypeAlias = (
     Elected
     | Recovered
@@ -185,9 +204,21 @@ Event: TypeAlias = (
     | Orphaned
     | Republished
     | Truncated
+    | LostRange
 )
 
 Effect: TypeAlias = (
-    Tell | Answer | Advance | Sync | Elect | Resign | ChangeIsr | SetSync | Lock | Unlock | Note
+    Tell
+    | Answer
+    | Advance
+    | Sync
+    | Elect
+    | Resign
+    | ChangeIsr
+    | SetSync
+    | Lose
+    | Lock
+    | Unlock
+    | Note
 )
 Effects: TypeAlias = list[Effect]

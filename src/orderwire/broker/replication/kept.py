@@ -17,6 +17,7 @@ class _ReplicaFile(msgspec.Struct, array_like=True):
 class _NotedFile(msgspec.Struct, array_like=True):
     high_watermark: int
     known_epoch: int = -1
+    lost_epoch: int = -1
 
 
 class Kept:
@@ -53,6 +54,10 @@ class Kept:
         disk."""
         self.high_watermark = hint.high_watermark
         """S + 1 as last noted."""
+        self.lost_epoch = hint.lost_epoch
+        """The newest loss that `high_watermark` takes account of."""
+        self.moved_epoch = -1
+        """In which epoch S last moved on, as an original said."""
 
     def raise_epoch(self, epoch: int) -> None:
         """Promise to refuse lower epochs, without waiting for the disk.  Raises StorageError."""
@@ -76,6 +81,15 @@ class Kept:
         self.high_watermark = offset
         self._note()
 
+    def moved(self) -> None:
+        """S has moved on in the epoch that we know: losses to then are behind us."""
+        self.moved_epoch = self.known_epoch
+
+    def lose(self, epoch: int, high_watermark: int) -> None:
+        """S goes back, as the losses to this epoch say.  Raises StorageError."""
+        self.lost_epoch, self.high_watermark = epoch, high_watermark
+        self._note()
+
     def _note(self) -> None:
-        noted = _NotedFile(self.high_watermark, self.known_epoch)
+        noted = _NotedFile(self.high_watermark, self.known_epoch, self.lost_epoch)
         self._storage.write_file(_NOTES, seal(noted))

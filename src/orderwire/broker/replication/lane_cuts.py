@@ -5,6 +5,7 @@ knows how far each lane is ordered in what it has.  Of the committed ones only t
 so the file stays short.
 """
 
+from collections.abc import Callable
 from struct import Struct
 
 import msgspec
@@ -26,8 +27,11 @@ _decoder = msgspec.msgpack.Decoder(CutRecord)
 class CutHistory:
     """The file and what is in it.  Calls come from one thread, but for `LogFile.sync`."""
 
-    def __init__(self, storage: Storage, log_end: int) -> None:
-        """Open what is there, for a log with this end.  Raises StorageError."""
+    def __init__(
+        self, storage: Storage, log_end: int, epoch_below: Callable[[int], int] = lambda _: -1
+    ) -> None:
+        """Open what is there, for a log with this end; `epoch_below` is the epoch of its batch
+        before an offset.  Raises StorageError."""
         self._storage = storage
         data = storage.read_file(CUTS)
         if data is None:
@@ -46,7 +50,11 @@ class CutHistory:
                 self._file.truncate(good)
             self._file.sync()
             # Cuts of which the log has only a part were never Done.
-            while len(self.records) > 1 and self.records[-1].end_offset > log_end:
+            while len(self.records) > 1 and (
+                self.records[-1].end_offset > log_end
+                # A power failure took the cuts that this log is, and left what was before.
+                or epoch_below(self.records[-1].end_offset) > self.records[-1].epoch
+            ):
                 self.records.pop()
             if not self.records or self.records[-1].end_offset > log_end:
                 raise LogDamaged(

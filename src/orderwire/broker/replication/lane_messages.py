@@ -95,6 +95,10 @@ class LaneState(msgspec.Struct, frozen=True, tag=True):
     cut_round: int
     end_offset: int
     whole: bool
+    known: int = 0
+    """S + 1 as I noted it: a power failure may have taken what lies below from my log."""
+    doubtful: bool = False
+    """Whether I cannot know that one has not.  [S004:4.8]"""
 
 
 class LaneFetch(msgspec.Struct, frozen=True, tag=True):

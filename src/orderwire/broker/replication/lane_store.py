@@ -58,7 +58,14 @@ class LaneStore:
         self._waits_for_disk = waits_for_disk
         self.log = log
         self.kept = Kept(storage)
-        self.cuts = CutHistory(storage, log.end_offset)
+        self.doubtful = not waits_for_disk and not log.recovery.clean
+        """Where nobody waits for the disk, what was not closed may have lost something that is
+        committed.  [S004:4.8]"""
+        self.cuts = CutHistory(
+            storage,
+            log.end_offset,
+            lambda end: log.epochs.at(end - 1) if log.start_offset < end <= log.end_offset else -1,
+        )
         begun_anew = self.last.end_offset < log.start_offset
         if not begun_anew and log.end_offset > self.last.end_offset:
             log.truncate(self.last.end_offset, now_ms)

@@ -8,7 +8,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from orderwire.broker.replication.effects import ChangeIsr, Effects, Elect, Resign
+from orderwire.broker.replication.effects import (
+    ChangeIsr,
+    Effects,
+    Elect,
+    Lose,
+    LostRange,
+    Note,
+    Resign,
+)
 from orderwire.broker.replication.kept import Kept
 from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.kernel import NS_PER_MS, Instant
@@ -47,6 +55,8 @@ class Office:
         """Until then the preferred original goes first."""
         self._waited = -1
         """In this epoch it has had its time, or has just gone."""
+        self._losing: tuple[Lose, Instant] | None = None
+        """A loss that we want written down, and when we asked."""
         self.leaving: Leaving | None = None
         """To whom we give our epoch up."""
 
@@ -134,9 +144,45 @@ class Office:
             self._wait_until = Instant(now + PRECEDENCE_NS)
         return now < self._wait_until
 
+    # Losses.  [S004:4.8]
+
+    def floor(self, high_watermark: int) -> int | None:
+        """S + 1 after losses that are news to us; None: it stays.  Raises StorageError."""
+        losses = () if self.view is None else self.view.losses
+        kept = self._kept
+        new = [loss for loss in losses if loss.epoch > max(kept.lost_epoch, kept.moved_epoch)]
+        if not new:
+            if losses:
+                kept.lost_epoch = max(kept.lost_epoch, losses[-1].epoch)
+            return None
+        low = min(loss.start for loss in new)
+        kept.lose(new[-1].epoch, min(kept.high_watermark, low, high_watermark))
+        return low if low < high_watermark else None
+
+    @property
+    def loss_due(self) -> Instant | None:
+        """When a loss is to be told again: the request may be lost."""
+        return None if self._losing is None else Instant(self._losing[1] + self.retry_ns)
+
+    def tell_loss(self, start: int, end: int, now: Instant) -> tuple[bool, Effects]:
+        """As original, have it written that S goes back to `start`; whether it is, and what to ask
+        for, or to note."""
+        assert self.epoch is not None
+        for loss in () if self.view is None else self.view.losses:
+            if loss.epoch == self.epoch and loss.start <= start and loss.end >= end:
+                self._losing = None
+                return True, [Note(LostRange(loss.epoch, loss.start, loss.end))]
+        wish = Lose(self.epoch, start, end)
+        asked = self._losing
+        if asked is not None and asked[0] == wish and now < asked[1] + self.retry_ns:
+            return False, []
+        self._losing = wish, now
+        return False, [wish]
+
     def lose(self) -> None:
         """The session has ended, or may have: we are nothing any more."""
         self.epoch = self._electing = self._changing = self._wait_until = self.leaving = None
+        self._losing = None
 
     def leave(self, to: BrokerId, now: Instant) -> bool:
         """As original, begin to give the epoch up to a member that is reached; False: it cannot be

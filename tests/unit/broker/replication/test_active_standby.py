@@ -190,7 +190,9 @@ def test_who_is_behind_what_may_be_committed_is_not_admitted() -> None:
     group.send(0, b"a")
     group.talk()
     assert group.high(0) == 1
-    group.restart(1)  # and has forgotten S
+    group.replicas[BrokerId(1)].close()
+    group.storage[BrokerId(1)].remove("replica-notes")  # and has forgotten S
+    group.restart(1)
     group.link((1, 2))
     group.elect(1, [1, 2])
     group.asked.clear()
@@ -556,6 +558,7 @@ def test_a_replica_that_lost_its_disk_does_not_contend_before_it_has_all() -> No
     group.send(0, b"a")
     group.talk()
     for each in group.ids:
+        group.replicas[each].close()
         group.restart(each)
     group.storage[BrokerId(2)] = FaultyStorage()
     group.view = PartitionView(0, None, group.ids, 0, group.ids)
