@@ -22,6 +22,7 @@ from typing import Protocol, Self
 
 import msgspec
 
+from orderwire.aio.cluster_zookeeper_marks import LazyMarks
 from orderwire.aio.cluster_zookeeper_partition import Coordinated, Depose, FollowedPartition, Seer
 from orderwire.aio.cluster_zookeeper_topics import FollowedTopics
 from orderwire.aio.zookeeper_access import ZookeeperAccess
@@ -52,6 +53,7 @@ from orderwire.broker.coordination.layout import (
     decode_number,
     encode,
 )
+from orderwire.broker.replication.effects import SetSync
 from orderwire.broker.replication.view import BrokerId
 from orderwire.broker.topics import Topic
 from orderwire.kernel import NS_PER_MS, NS_PER_S, LocalProtocolError, OrderwireError
@@ -83,8 +85,9 @@ class ClusterTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How long it tries to end that one's session, where the key is known."""
     change_ns: int = 15 * NS_PER_S
     """How long a change of a topic may take."""
-    lazy_ns: int = 500 * NS_PER_MS
-    """`syncStart` and `syncEnd` that are written lazily are written this often."""
+    lazy_ns: int = 2 * NS_PER_S
+    """`syncStart` and `syncEnd` that are written lazily are written this often, those of many
+    partitions together."""
     sure_permille: int = 900
     """Of the session's length: after such a silence it is in doubt.  [S004:4.6]"""
     silent_permille: int = 666
@@ -176,7 +179,8 @@ class ClusterZookeeper:
         self._upkeep: list[asyncio.Task[None]] = []
         self._hung_up_ns = 0
         self._in_doubt = False
-        self._lazy: dict[FollowedPartition, None] = {}
+        self.marks = LazyMarks(self.scope)
+        """What is written lazily."""
 
     # -- life -------------------------------------------------------------------------------
 
@@ -264,9 +268,10 @@ class ClusterZookeeper:
         """
         partitions = self.partitions.get(topic.topic_id, [])
         if self.scope.live and index < len(partitions):
-            partitions[index].carry_out(effect, lazily=lazily)
-            if lazily:
-                self._lazy[partitions[index]] = None
+            if lazily and isinstance(effect, SetSync):
+                self.marks.take(partitions[index], effect)
+            else:
+                partitions[index].carry_out(effect)
 
     def process_ended(self, broker: BrokerId, incarnation: str) -> None:
         """Let nobody wait for the session of a broker whose process has ended."""
@@ -320,6 +325,7 @@ class ClusterZookeeper:
             folder.abandon()
         for partition in self._every_partition():
             partition.abandon()
+        self.marks.abandon()
         self._member.session_lost()
         self._doubt(False)
 
@@ -463,9 +469,7 @@ class ClusterZookeeper:
     async def _flush(self) -> None:
         while True:
             await asyncio.sleep(self._times.lazy_ns / NS_PER_S)
-            lazy, self._lazy = self._lazy, {}
-            for partition in lazy:
-                partition.flush()
+            self.marks.flush()
 
     # -- what is there ----------------------------------------------------------------------
 
@@ -481,6 +485,7 @@ class ClusterZookeeper:
             folder.again()
         for partition in self._every_partition():
             partition.again()
+        self.marks.kick()
 
     def _brokers_told(self, names: set[str]) -> None:
         brokers: dict[BrokerId, BrokerData] = {}

@@ -113,31 +113,17 @@ class FollowedPartition(Worker):
         self._sync_told: SyncMark | None = None
         self._locks_told: set[str] = set()
         self._effects: deque[Coordinated] = deque()
-        self._lazy: dict[bool, SetSync] = {}
-        """The newest `syncStart` (True) and `syncEnd` (False) to be written."""
-        self._lazy_due = False
         self._sync_start = (-1, -1)
         """An epoch of ours, and the `syncStart` that is there in it: nobody else writes one."""
 
-    def carry_out(self, effect: Coordinated, *, lazily: bool = False) -> None:
-        """Do it after what was asked for before; `lazily` is for SetSync alone, until `flush`."""
-        if lazily and isinstance(effect, SetSync):
-            for start, offset in ((True, effect.start), (False, effect.end)):
-                if offset is not None:
-                    self._lazy[start] = effect
-            return
+    def carry_out(self, effect: Coordinated) -> None:
+        """Do it after what was asked for before."""
         if len(self._effects) >= EFFECTS_MAX:
             self.dropped += 1
             self.missed()
             return
         self._effects.append(effect)
         self.kick()
-
-    def flush(self) -> bool:
-        """Write what was left for later; whether there was something."""
-        self._lazy_due = bool(self._lazy)
-        self.kick()
-        return self._lazy_due
 
     def again(self) -> None:
         """Read everything again: nothing is watched any more."""
@@ -150,8 +136,6 @@ class FollowedPartition(Worker):
         """The session is over: what was asked for in it is forgotten."""
         super().abandon()
         self._effects.clear()
-        self._lazy.clear()
-        self._lazy_due = False
         self._seen = self.view = self._sync_told = None
         self._locks_told.clear()
         self.again()
@@ -164,7 +148,7 @@ class FollowedPartition(Worker):
     def pending(self) -> bool:
         """Whether there is something to read or to do."""
         return not self._gone and bool(
-            self._view_due or self._effects or self._lock_due or self._sync_due or self._lazy_due
+            self._view_due or self._effects or self._lock_due or self._sync_due
         )
 
     def missed(self) -> None:
@@ -198,18 +182,8 @@ class FollowedPartition(Worker):
         elif self._sync_due:
             self._sync_due = False
             await self._read_sync_end()
-        elif self._lazy_due and self._seen is not None:
-            self._lazy_due = False
-            lazy, self._lazy = self._lazy, {}
-            try:
-                await self._write_lazily(self._seen, lazy)
-            except (ZookeeperUnavailable, ZookeeperRefused):
-                self._lazy = lazy | self._lazy
-                self._lazy_due = True
-                raise
         else:  # The epoch cannot be read: nothing of it can be changed.
             self._effects.clear()
-            self._lazy_due = False
 
     # -- what is there ----------------------------------------------------------------------
 
@@ -361,23 +335,36 @@ class FollowedPartition(Worker):
         with contextlib.suppress(NoZnode):
             await self.scope.client.delete(path)
 
-    async def _write_lazily(self, now: Seen, lazy: dict[bool, SetSync]) -> None:
-        for start, effect in lazy.items():
-            part = SetSync(
-                effect.start if start else None,
-                None if start else effect.end,
-                effect.epoch,
-                effect.round,
-            )
-            await self._set_sync(now, part)
-
     async def _set_sync(self, now: Seen, wish: SetSync) -> bool:
         """Write them, and never a `syncStart` below the one that is there; whether it was done."""
-        epoch, least = self._sync_start
-        if epoch != wish.epoch:
-            znode = await self.scope.client.get(self.paths.sync_start)
-            least = SyncMark.decode(self.paths.sync_start, znode.data).offset
-        done = await self._change(set_sync(self.paths, now, self._me, wish, least))
+        await self.learn_sync_start(wish.epoch)
+        done = await self._change(set_sync(self.paths, now, self._me, wish, self._least(wish)))
         if done is not None:
-            self._sync_start = (wish.epoch, max(least, -1 if wish.start is None else wish.start))
+            self.marked(wish)
         return done is not None
+
+    async def learn_sync_start(self, epoch: int) -> None:
+        """Read the `syncStart` that is there, once an epoch: what is written in it, we write.
+
+        Raises NoZnode.
+        """
+        if self._sync_start[0] != epoch:
+            znode = await self.scope.client.get(self.paths.sync_start)
+            self._sync_start = epoch, SyncMark.decode(self.paths.sync_start, znode.data).offset
+
+    def marks(self, wish: SetSync) -> tuple[Operation, ...] | None:
+        """What writes these as ours, of an epoch that was learnt; None when it is known to be over.
+        `marked` follows when it is done."""
+        if self._gone or self._seen is None or self._sync_start[0] != wish.epoch:
+            return None
+        return set_sync(self.paths, self._seen, self._me, wish, self._least(wish))
+
+    def marked(self, wish: SetSync) -> None:
+        """They are there."""
+        if wish.start is not None:
+            self._sync_start = wish.epoch, max(self._least(wish), wish.start)
+
+    def _least(self, wish: SetSync) -> int:
+        """The `syncStart` that is there in this epoch."""
+        epoch, least = self._sync_start
+        return least if epoch == wish.epoch else -1

@@ -118,8 +118,21 @@ class DiskStorage:
 
     def write_file(self, name: str, data: bytes) -> None:
         """Write a whole file, not durably."""
-        with _mapped("write", self._directory / name):
-            (self._directory / name).write_bytes(data)
+        path = self._directory / name
+        with _mapped("write", path):
+            # Over what is there: a file that is cut to nothing and written again, file systems
+            # put on disk when it is closed.
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                left = memoryview(data)
+                at = 0
+                while left:
+                    count = os.pwrite(descriptor, left, at)
+                    left, at = left[count:], at + count
+                if os.fstat(descriptor).st_size > len(data):
+                    os.ftruncate(descriptor, len(data))
+            finally:
+                os.close(descriptor)
 
     def replace_file(self, name: str, data: bytes) -> None:
         """Write beside, sync, rename, sync the directory."""
