@@ -417,7 +417,7 @@ class ActiveActiveReplica:
 
     def wake(self, now: Instant) -> Effects:
         """Act on every deadline at or before `now`."""
-        return self._finish(now)
+        return self._finish(now, woken=True)
 
     def next_deadline(self) -> Instant | None:
         """When `wake` is next due."""
@@ -443,7 +443,7 @@ class ActiveActiveReplica:
             return Instant(self._locked_at + self.settings.sync_interval_ns)
         return None
 
-    def _finish(self, now: Instant, *, steps: bool = True) -> Effects:
+    def _finish(self, now: Instant, *, steps: bool = True, woken: bool = False) -> Effects:
         """Do what became possible, and hear what we tell ourselves, until nothing is left.
 
         Without `steps` only the latter: what comes of an epoch that is over makes nothing due.
@@ -460,7 +460,7 @@ class ActiveActiveReplica:
             if not steps:
                 return self.out.take()
             if self.rounds is not None:
-                self.rounds.step(now)
+                self.rounds.step(now, woken=woken)
             self.rejoining.step(now)
             self.republisher.step(now)
             if not self.out.mine:

@@ -113,15 +113,18 @@ class Rounds:
 
     # What is due.
 
-    def step(self, now: Instant) -> None:
-        """Do what can be done now."""
-        self._remove_late(now)
+    def step(self, now: Instant, *, woken: bool) -> None:
+        """Do what can be done now.  Only who is `woken` finds others too late: in the middle of
+        what has come, their answers may be what comes next.
+        """
+        if woken:
+            self._remove_late(now)
         self._let_in(now)
         if self.round is None:
             if self._may_open(now) and self._drained():
                 self._open(recovery=False, now=now)
         else:
-            self._drive(self.round, now)
+            self._drive(self.round, now, woken=woken)
 
     def next_deadline(self, now: Instant) -> Instant | None:
         """When something is due."""
@@ -129,8 +132,7 @@ class Rounds:
         waits = self.office.changing or self._needs_all
         for each in self.office.isr:
             if each != self.office.me and not self.links.up(each) and not waits:
-                since = self.links.silent_since(each, now)
-                times.append(Instant(since + self.settings.link_grace_ns))
+                times.append(self._silent_until(each, now))
         if not self.office.changing:
             times.append(self.original.next_slow())
         running = self.round
@@ -241,7 +243,7 @@ class Rounds:
 
     # Progress.
 
-    def _drive(self, running: Round, now: Instant) -> None:
+    def _drive(self, running: Round, now: Instant, *, woken: bool) -> None:
         if self._retry_at is not None and now >= self._retry_at:
             self._again(running, now)
             return
@@ -251,7 +253,7 @@ class Rounds:
         if not running.planned and now >= running.told_at + _REPEAT_NS:
             running.told_at = now  # watches may be missed, replicas may have been closed  [G14]
             self._ask(running, *running.awaited)
-        if now >= running.deadline:
+        if woken and now >= running.deadline:
             running.deadline = Instant(now + self.settings.round_timeout_ns)
             late = set(running.awaited) - {self.office.me}
             self._remove(late, "its round took too long", now)
@@ -518,10 +520,18 @@ class Rounds:
             for each in self.office.isr
             if each != self.office.me
             and not self.links.up(each)
-            and now >= self.links.silent_since(each, now) + self.settings.link_grace_ns
+            and now >= self._silent_until(each, now)
         }
         self._remove(late, "it is out of reach", now)
         self._remove(self.original.slow(now) & set(self.office.isr), "it does not store", now)
+
+    def _silent_until(self, member: BrokerId, now: Instant) -> Instant:
+        """How long a member that is not up may be silent.  Where its broker is connected, its
+        replica is being opened, one after the other with all the rest there."""
+        settings = self.settings
+        opening = self.links.is_connected(member)
+        patience = settings.round_timeout_ns if opening else settings.link_grace_ns
+        return Instant(self.links.silent_since(member, now) + max(patience, settings.link_grace_ns))
 
     def _remove(self, members: set[BrokerId], reason: str, now: Instant) -> None:
         """Ask for an in-sync set without these.  [R5]"""

@@ -448,12 +448,13 @@ class ActiveStandby:
         effects += self._waiting.due(self._own.high_watermark, mine)
         return effects + self._leave(now)
 
-    def _tend(self, now: Instant) -> Effects:
-        """Change the in-sync set, should somebody be too late or have caught up.  [R5, R8]"""
+    def _tend(self, now: Instant, *, woken: bool = False) -> Effects:
+        """Change the in-sync set, should somebody have caught up or, where we are `woken`, be too
+        late: in the middle of what has come, its answer may be what comes next.  [R5, R8]"""
         term, view = self._term, self._office.view
         if term is None or view is None or self._office.changing or self._recovery is not None:
             return []
-        isr = term.remaining(view.isr, now)
+        isr = term.remaining(view.isr, now if woken else None)
         if isr == view.isr:
             isr = term.joining(isr, self._own.high_watermark, now)
         effects = self._office.change(isr, now)
@@ -502,7 +503,7 @@ class ActiveStandby:
         effects += self._recover(now)
         if self._term is not None:
             effects += self._push_all(self._term)
-        return effects + self._move(now) + self._tend(now)
+        return effects + self._move(now) + self._tend(now, woken=True)
 
     def _push_all(self, term: Term) -> Effects:
         effects: Effects = []

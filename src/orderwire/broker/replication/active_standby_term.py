@@ -260,8 +260,8 @@ class Term:
             count += follower is None or follower.connected
         return count
 
-    def remaining(self, isr: tuple[BrokerId, ...], now: Instant) -> tuple[BrokerId, ...]:
-        """The in-sync set without those that are too late.  [R5]
+    def remaining(self, isr: tuple[BrokerId, ...], now: Instant | None) -> tuple[BrokerId, ...]:
+        """The in-sync set without those that are too late; None: whoever is may still be.  [R5]
 
         It does not fall below `min_insync_replicas`: S does not advance there, so who is late has
         all that is committed and may still be elected.  But who has lost something goes.
@@ -272,7 +272,7 @@ class Term:
             if follower is None:
                 continue
             due = self._late_at(follower)
-            late = due is not None and due <= now
+            late = due is not None and now is not None and due <= now
             if follower.lacks or (late and self._may_go(len(left))):
                 left.remove(member)
         return tuple(left)
