@@ -220,6 +220,55 @@ def test_lazy_marks_are_written_once_with_what_came_last(place: str) -> None:
     asyncio.run(work())
 
 
+def test_the_marks_of_many_partitions_go_together_and_only_of_whose_epoch_lasts(place: str) -> None:
+    async def work() -> None:
+        one, told = joined(place, 1, times=ClusterTimes(lazy_ns=100_000 * NS_PER_MS))
+        async with one:
+            topic = topic_of("t", 100, (1,))
+            await one.topics.create(topic)
+            await until(lambda: len(told.views) == 100)
+            for index in range(100):
+                one.carry_out(topic, index, Elect(-1))
+            await until(lambda: all(view.epoch == 0 for view in told.views.values()))
+
+            async def flushed() -> int:
+                before = one.marks.written
+                one.marks.flush()
+                await until(lambda: not one.marks.pending())
+                while one.marks._task is not None:
+                    await asyncio.sleep(0.01)
+                return one.marks.written - before
+
+            for offset in range(30):
+                for index in range(100):
+                    one.carry_out(topic, index, SetSync(offset, offset, 0, offset), lazily=True)
+            assert await flushed() == 2, "64 and 36"
+            assert await flushed() == 0
+            for index in range(100):
+                paths = PartitionPaths("t", index)
+                for path in (paths.sync_start, paths.sync_end):
+                    znode = await one.client.get(path)
+                    assert (znode.data, znode.version) == (b"29,0,29", 1)
+
+            # One that is ours no longer, before we have heard: the others' are written.
+            lost = PartitionPaths("t", 7)
+            await one.client.delete(lost.original)
+            one.partitions[topic.topic_id][7]._view_due = False
+            for index in range(10):
+                one.carry_out(topic, index, SetSync(40, None, 0, 31), lazily=True)
+                one.carry_out(topic, index, SetSync(10 + index, 50, 0, 32), lazily=True)
+            assert await flushed() <= 2
+            for index in range(10):
+                paths = PartitionPaths("t", index)
+                start, end = [
+                    (await one.client.get(p)).data for p in (paths.sync_start, paths.sync_end)
+                ]
+                assert start == b"29,0,29", "it never goes back"
+                assert end == (b"29,0,29" if index == 7 else b"50,0,32")
+
+    asyncio.run(work())
+
+
 def test_a_round_by_znodes_as_the_paper_does(place: str) -> None:
     """lock/<id> → the original sees it and sets syncEnd → members see that → it unlocks."""
 

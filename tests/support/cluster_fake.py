@@ -28,6 +28,7 @@ from orderwire.broker.replication.effects import (
     Note,
     Recovered,
     Resign,
+    SetSync,
 )
 from orderwire.broker.replication.replica import Replica
 from orderwire.broker.replication.view import BrokerId, PartitionView
@@ -164,6 +165,8 @@ class FakeDriver:
         self.soon(lambda member: done(self.shared.next_producer_id()))
 
     def carry_out(self, topic: Topic, index: int, effect: Effect) -> None:
+        if isinstance(effect, SetSync):  # of no view
+            return
         where = (topic.topic_id, index)
         view = self.shared.views[where]
         if isinstance(effect, Elect) and view.original is None and view.epoch == effect.epoch:

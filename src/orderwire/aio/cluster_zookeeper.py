@@ -85,7 +85,7 @@ class ClusterTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How long it tries to end that one's session, where the key is known."""
     change_ns: int = 15 * NS_PER_S
     """How long a change of a topic may take."""
-    lazy_ns: int = 2 * NS_PER_S
+    lazy_ns: int = 1 * NS_PER_S
     """`syncStart` and `syncEnd` that are written lazily are written this often, those of many
     partitions together."""
     sure_permille: int = 900

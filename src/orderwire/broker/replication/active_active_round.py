@@ -6,9 +6,14 @@ Pure book-keeping; `active_active_rounds` says what to do when.
 import msgspec
 
 from orderwire.broker.replication.active_active_messages import Held, Pull
+from orderwire.broker.replication.settings import Coordination, ReplicationSettings
 from orderwire.broker.replication.spans import Span, common, missing, union, without
 from orderwire.broker.replication.view import BrokerId
-from orderwire.kernel import Instant
+from orderwire.kernel import NS_PER_MS, Instant
+
+_REPEAT_NS = 100 * NS_PER_MS
+_REPEATS = 4
+"""Of a round's time, the first repetition comes after one part of so many."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -49,11 +54,27 @@ class Round:
         self.planned = False
         self.deadline: Instant = Instant(0)
         """When who has not answered leaves."""
-        self.told_at: Instant = Instant(0)
+        self.repeat_at: Instant = Instant(0)
+        """When who has not promised is asked again; and how long that is."""
+        self.repeat_ns = 0
         self.holes_since: Instant | None = None
         """Since when it waits for somebody who may have what is missing.  [R4]"""
         self.avoid: set[tuple[BrokerId, BrokerId]] = set()
         """(a, b): a cannot get anything from b."""
+
+    def asked(self, now: Instant, settings: ReplicationSettings) -> None:
+        """All have been asked for their promises: who is silent is asked again, at ever longer
+        intervals.  Watches may be missed; over connections nothing is, but by a replica that is
+        closed for a moment.  Who is slow has more to do by every repetition.  [G14]"""
+        self.repeat_ns = _REPEAT_NS
+        if settings.coordination is Coordination.RPC:
+            self.repeat_ns = max(_REPEAT_NS, settings.round_timeout_ns // _REPEATS)
+        self.repeat_at = Instant(now + self.repeat_ns)
+
+    def asked_again(self, now: Instant) -> None:
+        """Wait twice as long."""
+        self.repeat_ns *= 2
+        self.repeat_at = Instant(now + self.repeat_ns)
 
     def again(self, members: tuple[BrokerId, ...]) -> None:
         """Begin another attempt with these.  [R5]"""

@@ -38,8 +38,6 @@ from orderwire.broker.replication.spans import Span, common, union
 from orderwire.broker.replication.view import BrokerId
 from orderwire.kernel import NS_PER_MS, Instant
 
-_REPEAT_NS = 100 * NS_PER_MS
-"""A member that was not open yet missed what it was told: it is told again."""
 _RECOVERY_FACTOR = 10
 """A recovery may have to copy everything that waited for rounds."""
 
@@ -132,7 +130,7 @@ class Rounds:
         waits = self.office.changing or self._needs_all
         for each in self.office.isr:
             if each != self.office.me and not self.links.up(each) and not waits:
-                times.append(self._silent_until(each, now))
+                times.append(self.links.silent_until(each, now, self.settings))
         if not self.office.changing:
             times.append(self.original.next_slow())
         running = self.round
@@ -142,7 +140,7 @@ class Rounds:
             if running.holes_since is None:
                 times.append(running.deadline)
                 if not running.planned:
-                    times.append(Instant(running.told_at + _REPEAT_NS))
+                    times.append(running.repeat_at)
             elif self._fetching is not None:
                 times.append(self._fetch_until)
             elif self.settings.hole_policy is HolePolicy.SEAL:
@@ -212,7 +210,7 @@ class Rounds:
 
     def _begin_attempt(self, running: Round, now: Instant) -> None:
         """Ask for promises.  [R3, R7]"""
-        running.told_at = now
+        running.asked(now, self.settings)
         running.holes_since = None
         self._retry_at = None
         end = max(running.end, running.start)
@@ -250,8 +248,8 @@ class Rounds:
         if running.losing or running.holes_since is not None:
             self._plan(running, now)
             return
-        if not running.planned and now >= running.told_at + _REPEAT_NS:
-            running.told_at = now  # watches may be missed, replicas may have been closed  [G14]
+        if woken and not running.planned and now >= running.repeat_at:
+            running.asked_again(now)
             self._ask(running, *running.awaited)
         if woken and now >= running.deadline:
             running.deadline = Instant(now + self.settings.round_timeout_ns)
@@ -520,18 +518,10 @@ class Rounds:
             for each in self.office.isr
             if each != self.office.me
             and not self.links.up(each)
-            and now >= self._silent_until(each, now)
+            and now >= self.links.silent_until(each, now, self.settings)
         }
         self._remove(late, "it is out of reach", now)
         self._remove(self.original.slow(now) & set(self.office.isr), "it does not store", now)
-
-    def _silent_until(self, member: BrokerId, now: Instant) -> Instant:
-        """How long a member that is not up may be silent.  Where its broker is connected, its
-        replica is being opened, one after the other with all the rest there."""
-        settings = self.settings
-        opening = self.links.is_connected(member)
-        patience = settings.round_timeout_ns if opening else settings.link_grace_ns
-        return Instant(self.links.silent_since(member, now) + max(patience, settings.link_grace_ns))
 
     def _remove(self, members: set[BrokerId], reason: str, now: Instant) -> None:
         """Ask for an in-sync set without these.  [R5]"""

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from orderwire.broker.replication.settings import ReplicationSettings
 from orderwire.broker.replication.view import BrokerId
 from orderwire.kernel import Instant
 
@@ -58,6 +59,16 @@ class Links:
     def silent_since(self, broker: BrokerId, now: Instant) -> Instant:
         """Since when a peer that is not up is not; from now on, if nobody has looked before."""
         return self._silent_since.setdefault(broker, now)
+
+    def silent_until(
+        self, broker: BrokerId, now: Instant, settings: ReplicationSettings
+    ) -> Instant:
+        """How long a member that is not up may be silent.  Where its broker is connected, its
+        replica is being opened, one after the other with all the rest there."""
+        patience = settings.link_grace_ns
+        if broker in self._connected:
+            patience = max(patience, settings.round_timeout_ns)
+        return Instant(self.silent_since(broker, now) + patience)
 
     def look_anew(self) -> None:
         """Who is not up has from now on the time to come."""

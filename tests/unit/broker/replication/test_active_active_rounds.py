@@ -25,7 +25,9 @@ from orderwire.broker.replication.settings import (
     Distribution,
     HolePolicy,
 )
+from orderwire.broker.replication.view import BrokerId
 from orderwire.broker.wire.batch import read_header
+from orderwire.kernel import NS_PER_MS, Instant
 
 
 def test_r1_offsets_are_consecutive_and_sessions_go_round() -> None:
@@ -532,3 +534,43 @@ def test_flush_by_group_answers_acks_one_from_the_page_cache() -> None:
     group.run()
     logs = [name for name in group.files[group.ids[0]].syncs if name.endswith(".log")]
     assert len(logs) == 1, "one for all that the round brought"
+
+
+def test_r5_nobody_is_late_before_what_has_come_is_read() -> None:
+    """Answers that came while the original was held up are taken before anybody is judged."""
+    group = ReplicaGroup(round_timeout_ns=1_000 * NS_PER_MS)
+    original = group.original
+    assert original is not None
+    group.produce(b"a", acks=-1)
+    for member in group.others:
+        while group.queues[original, member]:
+            group.deliver(original, member)
+    group.now = Instant(group.now + 5_000 * NS_PER_MS)  # nobody has woken us meanwhile
+    for member in group.others:
+        while group.queues[member, original]:
+            group.deliver(member, original)
+    group.run()
+    assert not group.noted(asked.MemberRemoved)
+    assert isinstance(group.answers[1], Appended)
+
+
+def test_r5_a_replica_that_is_being_opened_has_longer_than_a_connection_that_broke() -> None:
+    group = ReplicaGroup(elect=False, link_grace_ns=100 * NS_PER_MS)
+    group.held = {(a, b) for a in group.ids for b in group.ids if BrokerId(2) in (a, b)}
+    group.pass_time(1_500)
+    assert group.noted(asked.Elected)
+    assert not group.noted(asked.MemberRemoved), "its broker is there, and opens others first"
+    group.pass_time(1_500)
+    assert [each.member for each in group.noted(asked.MemberRemoved)] == [2]
+
+
+def test_r3_who_is_slow_to_promise_is_not_asked_over_and_over() -> None:
+    group = ReplicaGroup(round_timeout_ns=2_000 * NS_PER_MS)
+    original = group.original
+    assert original is not None
+    group.held = {(each, original) for each in group.others}
+    group.sent.clear()
+    group.produce(b"a", acks=-1)
+    group.pass_time(1_900)
+    assert not group.noted(asked.MemberRemoved)
+    assert len(group.said(SyncClose, original)) <= 3 * len(group.others)
