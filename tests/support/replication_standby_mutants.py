@@ -75,7 +75,7 @@ TWINS = {
         [(ActiveStandby, "_led", _led_by_anybody)],
         frozenset({"I1", "I2", "I3", "I7", "I8"}),
         {"expiries": 3, "pauses": 3, "partings": 3},
-        first_seed=30,
+        first_seed=90,
     ),
     "high watermark": Twin(
         "R6",
