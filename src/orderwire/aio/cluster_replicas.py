@@ -54,7 +54,7 @@ def _open(of: ReplicaOf, storage: Storage, me: BrokerId, now: Instant) -> Replic
         case Mode.ACTIVE_STANDBY:
             return ActiveStandby(me, storage, of.log, of.settings, now)
         case Mode.ACTIVE_ACTIVE_LANES:
-            log = PartitionLog.open(storage, of.log, now // NS_PER_MS)
+            log = PartitionLog.open(storage, of.log, now // NS_PER_MS, cuts_damage=False)
             return ActiveActiveLanes(me, storage, log, of.settings, now)
         case Mode.ACTIVE_ACTIVE:
             return ActiveActiveReplica(me, storage, of.log, of.settings, now)

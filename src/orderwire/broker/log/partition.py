@@ -92,9 +92,15 @@ class PartitionLog:
         """What was found to read otherwise than it was written."""
 
     @classmethod
-    def open(cls, storage: Storage, config: LogConfig, now_ms: int) -> "PartitionLog":
-        """Open or make the log in this directory; after an unclean stop, recover it first."""
-        return cls(storage, config, open_segments(storage, config, now_ms))
+    def open(
+        cls, storage: Storage, config: LogConfig, now_ms: int, *, cuts_damage: bool = True
+    ) -> "PartitionLog":
+        """Open or make the log in this directory; after an unclean stop, recover it first.
+
+        What is damaged and no torn tail is cut off all the same, or else nothing is touched and
+        LogDamaged raised: others have what would be cut.
+        """
+        return cls(storage, config, open_segments(storage, config, now_ms, cuts_damage=cuts_damage))
 
     @property
     def size_bytes(self) -> int:

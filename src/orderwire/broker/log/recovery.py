@@ -71,7 +71,9 @@ class Opened(msgspec.Struct):
     """The number of the last cut."""
 
 
-def open_segments(storage: Storage, config: LogConfig, now_ms: int) -> Opened:
+def open_segments(
+    storage: Storage, config: LogConfig, now_ms: int, *, cuts_damage: bool = True
+) -> Opened:
     """Open what is there, or begin an empty log.  Raises LogDamaged, StorageError."""
     cuts = finish_cut(storage)
     names = storage.names()
@@ -93,7 +95,7 @@ def open_segments(storage: Storage, config: LogConfig, now_ms: int) -> Opened:
         storage.remove(CLEAN)
         storage.sync_directory()
     if opened is None:
-        opened = _recover(storage, config, bases, start, now_ms, cuts)
+        opened = _recover(storage, config, bases, start, now_ms, cuts, cuts_damage)
     opened.cuts = cuts
     opened.start_offset = max(start, opened.segments[0].base_offset)
     if opened.start_offset > opened.segments[-1].next_offset:
@@ -148,7 +150,13 @@ def _trust(storage: Storage, bases: list[int], clean: CleanStop) -> Opened | Non
 
 
 def _recover(
-    storage: Storage, config: LogConfig, bases: list[int], start: int, now_ms: int, cuts: int
+    storage: Storage,
+    config: LogConfig,
+    bases: list[int],
+    start: int,
+    now_ms: int,
+    cuts: int,
+    cuts_damage: bool,
 ) -> Opened:
     """Scan what no checkpoint vouches for; cut at the first bad batch; make the rest durable."""
     checkpoint = unseal(storage.read_file(CHECKPOINT), Checkpoint)
@@ -203,6 +211,8 @@ def _recover(
             if base < durable_below:
                 raise LogDamaged(f"{reason}; this was durable: restore the file from a copy")
             damaged = good_behind(file, found.good_bytes, found.next_offset)
+            if damaged and not cuts_damage:
+                raise LogDamaged(f"{reason}, and good batches behind it")
             cut += file.size - found.good_bytes
             file.truncate(found.good_bytes)
             cut += _drop(storage, bases[number + 1 :])

@@ -73,7 +73,7 @@ class ActiveActiveReplica:
         """Open what is there.  Raises LogDamaged, StorageError."""
         self.me = me
         self.settings = settings
-        self.log = PartitionLog.open(storage, log_config, now // NS_PER_MS)
+        self.log = PartitionLog.open(storage, log_config, now // NS_PER_MS, cuts_damage=False)
         self.files = self.open_files(storage)
         self.links = Links()
         self.office = Office(

@@ -70,7 +70,7 @@ class ActiveStandby:
     ) -> None:
         """Open the files, or make them.  Raises StorageError."""
         self.me = me
-        self.log = PartitionLog.open(storage, log, now // NS_PER_MS)
+        self.log = PartitionLog.open(storage, log, now // NS_PER_MS, cuts_damage=False)
         self.settings = settings
         self._kept = Kept(storage)
         self._connected: set[BrokerId] = set()

@@ -35,8 +35,6 @@ def open_or_set_aside(
     if reason is None:
         try:
             replica = open_replica()
-            if replica.log.recovery.damaged:
-                raise LogDamaged(f"{replica.log.recovery.reason}, and good batches behind it")
             replica.log.check(check_bytes)
         except LogDamaged as error:
             reason = str(error)

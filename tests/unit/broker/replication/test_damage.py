@@ -14,6 +14,7 @@ from orderwire.broker.replication.damage import open_or_set_aside
 from orderwire.broker.replication.settings import Mode, ReplicationSettings
 from orderwire.broker.replication.view import BrokerId
 from orderwire.broker.wire.batch import HEADER_BYTES
+from orderwire.broker.wire.records import Record, build_batch
 from orderwire.kernel import NS_PER_MS, Instant
 
 MODES = list(Mode)
@@ -58,7 +59,7 @@ class Opening:
                 return ActiveStandby(me, storage, log, settings, now)
             if self.mode is Mode.ACTIVE_ACTIVE:
                 return ActiveActiveReplica(me, storage, log, settings, now)
-            opened = PartitionLog.open(storage, log, now // NS_PER_MS)
+            opened = PartitionLog.open(storage, log, now // NS_PER_MS, cuts_damage=False)
             return ActiveActiveLanes(me, storage, opened, settings, now)
 
         replica, reason = open_or_set_aside(storage, make, log.recovery_bytes)
@@ -188,3 +189,20 @@ def test_a_torn_tail_is_cut_off_and_nothing_is_set_aside(mode: Mode) -> None:
     assert not opening.damage
     group.pass_time(5_000)
     assert same(group)
+
+
+def test_a_damaged_log_is_not_cut_before_it_is_written_down() -> None:
+    """A start that ends in between would leave a log that looks like one with a torn tail."""
+    storage = CountingStorage()
+    log = PartitionLog.open(storage, LogConfig(), 0)
+    for number in range(4):
+        log.append(build_batch([Record(value=b"%d" % number)]), 0, 0)
+    file = storage.open(LOG)
+    whole = bytearray(file.read(0, file.size))
+    whole[file.size // 4 + HEADER_BYTES + 3] ^= 1
+    file.truncate(0)
+    file.append(whole)
+    with pytest.raises(LogDamaged, match="good batches behind it"):
+        PartitionLog.open(storage, LogConfig(), 0, cuts_damage=False)
+    assert storage.open(LOG).size == len(whole)
+    assert PartitionLog.open(storage, LogConfig(), 0).recovery.damaged
