@@ -127,11 +127,12 @@ class TotalMember:
         await self._room.wait()
 
     def write(self, payload: bytes, destinations: int) -> int:
-        """Take a message and return its number.  Raises LocalProtocolError."""
+        """Take a message and return its number.  Raises LocalProtocolError.
+
+        Without destinations, as all have departed, it has a number and goes nowhere.
+        """
         if self._closed:
             raise LocalProtocolError("this member has left its group")
-        if not destinations:
-            raise LocalProtocolError("a message needs at least one destination, got none")
         size = len(payload)
         limits = self.limits
         if size > limits.message_bytes_max:
@@ -213,7 +214,8 @@ class TotalMember:
 
     def _feed(self) -> None:
         """Make packs of what waits, as long as the window takes them."""
-        queue, core, limits = self._queue, self.core, self.limits
+        core, limits = self.core, self.limits
+        queue = self._queue  # No view is installed while the core takes a message.
         first = self._number - len(queue)
         while queue and not core.pending:
             mask, payload = queue.popleft()
@@ -230,9 +232,10 @@ class TotalMember:
                 pack.append(payload)
             self._queue_bytes -= size
             self.packs += 1
-            command = Multicast(encode_pack(first, pack), Destinations(mask))
+            if mask:
+                command = Multicast(encode_pack(first, pack), Destinations(mask))
+                self._apply(core.submit(command, self.now()))
             first += len(pack)
-            self._apply(core.submit(command, self.now()))
         if not self._room.is_set() and len(queue) * 2 <= limits.queue_messages_max:
             self._room.set()
 
@@ -246,11 +249,19 @@ class TotalMember:
                 if type(indication) is Turn:
                     self._turn = True
                 elif type(indication) is not Sent:
+                    if type(indication) is Installed:
+                        self._strip(indication)
                     self._tell(indication)
             elif isinstance(effect, Send):
                 raise AssertionError("ST broadcasts only")
             else:
                 assert_never(effect)
+
+    def _strip(self, installed: Installed) -> None:
+        """Take who has departed off the destinations of what waits: its id may be given again."""
+        departed = sum(1 << process for process in installed.departed)
+        if departed:
+            self._queue = deque((mask & ~departed, payload) for mask, payload in self._queue)
 
     def _rearm(self) -> None:
         """Make the timer fire no later than the core's next deadline."""

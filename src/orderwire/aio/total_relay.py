@@ -61,7 +61,6 @@ LOOPBACK_DATAGRAM_BYTES = 8_192
 """Largest datagram on this machine: more would fill a receiver's buffer with few."""
 DATAGRAM_BYTES_MIN = 256
 RECEIVE_BYTES_MIN = 2_304
-_EMPTY = DOWN_HEAD_BYTES
 
 
 class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -145,16 +144,26 @@ class ChannelRelay:
             if not is_loopback(host):
                 size = min(size, datagram_bytes(settings.multicast or (host, port)))
         self.datagram_bytes = size
-        self._batch = Batch(
-            lambda first: encode_down(incarnation, first),
-            self._send_all,
-            head_bytes=_EMPTY,
-            bytes_max=size,
-            repeats=settings.repeats,
-        )
+        self._batch = self._new_batch()
         self._repeat_timer: asyncio.TimerHandle | None = None
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._sweep()
+
+    def _new_batch(self) -> Batch:
+        incarnation = self.incarnation
+        return Batch(
+            lambda first: encode_down(incarnation, first),
+            self._send_all,
+            head_bytes=DOWN_HEAD_BYTES,
+            bytes_max=self.datagram_bytes,
+            repeats=self.settings.repeats,
+        )
+
+    def renew(self, incarnation: int) -> None:
+        """Begin again as another relay, that nobody has come to yet."""
+        self.incarnation = incarnation
+        self._members.clear()
+        self._batch = self._new_batch()
 
     @classmethod
     async def open(
@@ -304,8 +313,11 @@ class ChannelRelay:
             if self._repeat_timer is not None:
                 self._repeat_timer.cancel()
             self._repeat_timer = self._loop.call_later(
-                self.settings.repeat_ns / NS_PER_S, self._batch.repeat
+                self.settings.repeat_ns / NS_PER_S, self._repeat
             )
+
+    def _repeat(self) -> None:
+        self._batch.repeat()
 
     @property
     def send_errors(self) -> int:

@@ -2,14 +2,17 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import click
 
 from orderwire.aio.addresses import is_loopback, join_address, looked_up, split_address
 from orderwire.aio.datagram import Address
 from orderwire.aio.total_relay import ChannelRelay, RelaySettings
+from orderwire.aio.total_views import RelayPlace
 from orderwire.cli.output import EXIT_GOOD, emit, emit_json, progress
 from orderwire.cli.running import run_until_stopped
+from orderwire.cli.zookeeper_options import ZookeeperOptions, zookeeper_options
 from orderwire.kernel import LocalProtocolError
 
 DEFAULT_ADDRESS = "127.0.0.1:7500"
@@ -51,6 +54,13 @@ DEFAULT_ADDRESS = "127.0.0.1:7500"
     metavar="BYTES",
     help="SO_RCVBUF; by default as much as the kernel gives.",
 )
+@click.option(
+    "--zookeeper",
+    metavar="HOST:PORT,…",
+    help="Stand in the row of a group's relays there: the oldest works, the others stand by.",
+)
+@click.option("--group", default="group", show_default=True, help="The group's name there.")
+@zookeeper_options
 @click.option("--insecure", is_flag=True, help="Listen beyond this machine, without protection.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Address and, at the end, counts as lines of JSON."
@@ -63,13 +73,19 @@ def command(
     seed: int,
     repeats: bool,
     receive_bytes: int | None,
+    zookeeper: str | None,
+    group: str,
     insecure: bool,
     as_json: bool,
+    **ensemble: Any,
 ) -> None:
     """Run the relay of a group with one total order (`TotalGroup`).
 
     Members send it their messages; it numbers them and sends them to all members.  What is lost on
     the way the members repair among themselves.  Runs until SIGINT or SIGTERM.
+
+    With --zookeeper a group has several relays: when the one that works dies, the next takes over
+    with a change of views, and nothing is lost.  The setting of losses is that of the relay in use.
 
     Nothing encrypts or authenticates its datagrams: it listens on this machine only, unless
     --insecure is given.
@@ -95,13 +111,21 @@ def command(
             repeats=repeats,
             receive_bytes=receive_bytes,
         )
+        access = ZookeeperOptions(**ensemble).access()
         relay = await ChannelRelay.open(address, settings)
         where = join_address(*relay.address)
+        place = None
+        if zookeeper is not None:
+            relay.reuses_ids = True
+            place = RelayPlace(zookeeper, group, where, renewed=relay.renew, access=access)
+            await place.enter()
         if as_json:
             emit_json({"listen": where, "multicast": multicast, "incarnation": relay.incarnation})
         else:
             emit(f"listening on {where}")
         await stop.wait()
+        if place is not None:
+            await place.close()
         await relay.close()
         counts = {"pdus": relay.next_csn - 1, "send_errors": relay.send_errors}
         if as_json:

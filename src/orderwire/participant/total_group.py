@@ -5,6 +5,8 @@ async with await TotalGroup.join("127.0.0.1:7500", me=0, members=3) as group:
     await group.write(b"to two", [0, 2])
     async for message in group:
         ...
+
+The group is fixed, or ZooKeeper knows who is in it: then members come, go and die (`enter`).
 """
 
 import asyncio
@@ -15,12 +17,15 @@ from typing import Self
 
 import msgspec
 
-from orderwire.aio.addresses import is_loopback, looked_up
+from orderwire.aio.addresses import is_loopback, looked_up, split_address
 from orderwire.aio.clock import GroupClock, shared_origin_ns
 from orderwire.aio.datagram import Address
 from orderwire.aio.total_member import PackLimits, Told, TotalMember, TotalMessage, unpack
 from orderwire.aio.total_port import ChannelPort, Deaf, PortSettings
 from orderwire.aio.total_relay import new_incarnation
+from orderwire.aio.total_views import GroupViews
+from orderwire.aio.zookeeper_access import ZookeeperAccess
+from orderwire.aio.zookeeper_client import ClientSettings
 from orderwire.kernel import (
     NS_PER_MS,
     NS_PER_S,
@@ -32,10 +37,11 @@ from orderwire.kernel import (
     members_of,
 )
 from orderwire.ordering.pdu import Delivered
-from orderwire.ordering.total.pdu import Excluded, Installed
+from orderwire.ordering.total.pdu import ChangeView, Installed, Member, Suspected
 from orderwire.ordering.total.settings import Delivery, TotalSettings
 from orderwire.ordering.total.st_codec import TachikawaSTCodec
 from orderwire.ordering.total.tachikawa_st import TachikawaST
+from orderwire.ordering.total.view_rules import StoredView
 
 
 class TotalGroupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -90,7 +96,15 @@ class TotalGroup:
         self._arrived = asyncio.Event()
         self._told = asyncio.Event()
         self._closed = False
-        self._excluded: Excluded | None = None
+        self._excluded: str | None = None
+        """Why this member is in its group no more."""
+        self._views: GroupViews | None = None
+        self._seen = 0
+        """Who was ever a member, as a mask."""
+        self._view_number = 0
+        """The last view that the core was told."""
+        self._own: Member | None = None
+        self._was_in = False
         self._heard_ns = 0
         self.malformed_packs = 0
 
@@ -121,6 +135,66 @@ class TotalGroup:
                 await group._all_present((1 << members) - 1)
         except BaseException:
             group._end()
+            raise
+        group._seen = (1 << members) - 1
+        return group
+
+    @classmethod
+    async def enter(
+        cls,
+        zookeeper: str,
+        name: str,
+        *,
+        least: int = 1,
+        bind: str | None = None,
+        settings: TotalGroupSettings | None = None,
+        access: ZookeeperAccess | None = None,
+        session_ns: int = 4 * NS_PER_S,
+        wait_s: float = 60.0,
+    ) -> Self:
+        """Enter a group whose views ZooKeeper keeps; return when this member is in one.
+
+        `least` processes and a relay of the group must be there before the first view.  A process
+        whose session ends is excluded, and so is one that dies; a majority goes on without it.
+        Raises LocalProtocolError, TimeoutError, ZookeeperUnavailable, ZookeeperRefused.
+        """
+        settings = settings or TotalGroupSettings()
+        group: Self | None = None
+
+        def told(view: StoredView) -> None:
+            if group is not None:
+                group._follow(view)
+
+        def lost() -> None:
+            if group is not None:
+                group._exclude("its ZooKeeper session has ended")
+
+        views = GroupViews(
+            zookeeper,
+            name,
+            told=told,
+            lost=lost,
+            least=least,
+            client=ClientSettings(session_ns=session_ns),
+            access=access,
+        )
+        try:
+            async with asyncio.timeout(wait_s):
+                own = await views.enter()
+                host = bind or "127.0.0.1"
+                group = cls._open(
+                    own.process, own.incarnation, 1, host, (host, 0), settings, joining=True
+                )
+                group._views, group._own = views, own
+                while not group.members:
+                    if group._excluded is not None:
+                        raise LocalProtocolError(f"not a member: {group._excluded}")
+                    group._told.clear()
+                    await group._told.wait()
+        except BaseException:
+            if group is not None:
+                group._end()
+            await views.close()
             raise
         return group
 
@@ -219,30 +293,40 @@ class TotalGroup:
     ) -> int:
         """Send to these members, or to all, and return the message's number at this member.
 
+        Who was a member and has departed is passed over.
+
         Waits while too many wait already.  Raises LocalProtocolError for what cannot be sent, and
         once this member has left or was excluded.
         """
-        if self._closed or self._excluded is not None:
-            raise LocalProtocolError("this member has left its group")
+        self._check()
         member = self._member
         while member.is_full:
             await member.room()
+            self._check()
         return member.write(payload, self._mask(destinations))
 
+    def _check(self) -> None:
+        if self._closed or self._excluded is not None:
+            why = "" if self._excluded is None else f": {self._excluded}"
+            raise LocalProtocolError(f"this member has left its group{why}")
+
     def _mask(self, destinations: Iterable[int] | int | None) -> int:
-        known = sum(1 << process for process in self.members)
+        present = sum(1 << process for process in self.members)
         if destinations is None:
-            return known
+            return present
+        known = self._seen
         mask = 0
         if isinstance(destinations, int):
             mask = destinations
         else:
             for process in destinations:
                 mask |= 1 << process
+        if not mask:
+            raise LocalProtocolError("a message needs at least one destination, got none")
         if mask & ~known:
             absent = [int(process) for process in members_of(mask & ~known)]
             raise LocalProtocolError(f"{absent} are no members: {[*map(int, self.members)]} are")
-        return mask
+        return mask & present
 
     async def settled(self) -> None:
         """Wait until all that was written has come, and all that came is handed out here.
@@ -250,8 +334,7 @@ class TotalGroup:
         What the application has not read yet does not count.
         """
         while not (self._member.core.is_at_rest and not self._member.waiting):
-            if self._excluded is not None:
-                raise LocalProtocolError("this member was excluded from its group")
+            self._check()
             await asyncio.sleep(0.002)
 
     # ------------------------------------------------------------------ reading
@@ -295,9 +378,52 @@ class TotalGroup:
             self._member.core.unread = self._inbox_packs
         elif isinstance(told, Installed):
             self._inbox.append(told)
-        elif isinstance(told, Excluded):
-            self._excluded = told
+            for member in told.members:
+                self._seen |= 1 << member.process
+            if self._views is not None:
+                self._views.installed(told.number)
+            self._told.set()
+        elif isinstance(told, Suspected):
+            if self._views is not None:
+                self._views.look_again()
+        else:
+            self._exclude(f"view {told.number} is without it")
         self._arrived.set()
+
+    # ------------------------------------------------------------------ views
+
+    def _follow(self, stored: StoredView) -> None:
+        """Tell the core the views that are new, and turn to their relay."""
+        relay = stored.relay
+        for view in stored.since():
+            if view.number <= self._view_number or self._excluded is not None:
+                continue
+            self._view_number = view.number
+            if self._own in view.members:
+                self._was_in = True
+                if relay is not None:
+                    address = split_address(relay.address)
+                    if not self._settings.insecure and not is_loopback(address[0]):
+                        self._exclude(f"its relay {relay.address} is beyond this machine")
+                        return
+                    self._port.use(address, relay.incarnation)
+            elif self._was_in:
+                others = tuple(m for m in view.members if m.process != self.me)
+                view = ChangeView(view.number, others)
+            else:
+                continue
+            try:
+                self._member.change_view(view)
+            except LocalProtocolError as error:
+                self._exclude(str(error))
+
+    def _exclude(self, why: str) -> None:
+        """Stop: this process is no member any more."""
+        if self._excluded is None:
+            self._excluded = why
+            self._member.close()
+            self._told.set()
+            self._arrived.set()
 
     def _drained(self) -> None:
         self._heard_ns = self._member.now()
@@ -313,9 +439,9 @@ class TotalGroup:
             await self._told.wait()
 
     async def close(self, *, wait_s: float = 5.0) -> None:
-        """Leave, when what was written has come and the others need no answers any more.
+        """Leave, when what was written has come everywhere; at most after this time.
 
-        Waits at most this long.
+        Who leaves a fixed group waits as well until the others need no answers any more.
         """
         if self._closed:
             return
@@ -323,11 +449,16 @@ class TotalGroup:
         try:
             async with asyncio.timeout(wait_s):
                 await self.settled()
-                while (left_ns := self._heard_ns + linger_ns - self._member.now()) > 0:
+                while (
+                    self._views is None
+                    and (left_ns := self._heard_ns + linger_ns - self._member.now()) > 0
+                ):
                     await asyncio.sleep(left_ns / NS_PER_S)
         except (TimeoutError, LocalProtocolError):
             pass
         self._end()
+        if self._views is not None:
+            await self._views.close()
 
     def _end(self) -> None:
         self._closed = True

@@ -175,6 +175,11 @@ class DataTransfer:
         )
 
     @property
+    def has_sent_all(self) -> bool:
+        """Whether all that was sent has been accepted by all its destinations."""
+        return not (self._sent or self._pending)
+
+    @property
     def is_at_rest(self) -> bool:
         """Whether nothing waits here and everybody is known to have what I have sent."""
         receipt = self._receipt

@@ -307,6 +307,12 @@ class TachikawaST(DataTransfer):
         for tseq, data in self._sent.items():
             self._sent[tseq] = without(data, bit)
         self._pseq[process] = 0
+        # What waits is for who has departed, not for a successor with its id.
+        for index, (command, number, stamp) in enumerate(self._pending):
+            if command.destinations & bit:
+                others = Destinations(command.destinations & ~bit)
+                command = msgspec.structs.replace(command, destinations=others)
+                self._pending[index] = (command, number, stamp)
 
     def _keep_future(self, source: ProcessId, pdu: Data | Rtx) -> None:
         collection = self._collection

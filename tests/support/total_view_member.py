@@ -1,0 +1,80 @@
+"""One member of a group with views, as a process: ZOOKEEPER GROUP LEAST LOG SEED.
+
+It writes what it does to LOG, line by line, until it is told `stop` or `quit` on its standard
+input: at `stop` it writes no more, at `quit` it leaves.
+"""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from random import Random
+
+from orderwire import LocalProtocolError, TotalGroup, TotalMessage
+from orderwire.kernel import members_of
+
+
+async def main(zookeeper: str, name: str, least: int, log: Path, seed: str) -> None:
+    """Write to subsets and note everything."""
+    words: asyncio.Queue[str] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def heard() -> None:
+        line = sys.stdin.readline()
+        words.put_nowait(line.strip() or "quit")
+        if not line:
+            loop.remove_reader(sys.stdin)
+
+    loop.add_reader(sys.stdin, heard)
+    chance = Random(seed)
+    with log.open("w", buffering=1) as out:
+
+        def note(**what: object) -> None:
+            out.write(json.dumps(what) + "\n")
+
+        group = await TotalGroup.enter(zookeeper, name, least=least, session_ns=1_000_000_000)
+        me = int(group.me)
+        note(kind="entered", me=me)
+
+        async def read() -> None:
+            async for event in group.events():
+                if isinstance(event, TotalMessage):
+                    note(
+                        kind="delivered",
+                        message=f"{event.payload.decode()}",
+                        to=[*map(int, members_of(event.destinations))],
+                    )
+                else:
+                    note(
+                        kind="view", number=event.number, members=[m.process for m in event.members]
+                    )
+
+        async def write() -> None:
+            number = 0
+            while True:
+                members = [*map(int, group.members)]
+                to = sorted(chance.sample(members, chance.randrange(1, len(members) + 1)))
+                try:
+                    await group.write(f"{seed}-{number}".encode(), to)
+                except LocalProtocolError:
+                    return
+                note(kind="written", message=f"{seed}-{number}", to=to)
+                number += 1
+                await asyncio.sleep(0.002)
+
+        reading = asyncio.create_task(read())
+        writing = asyncio.create_task(write())
+        word = await words.get()
+        if word == "stop":
+            writing.cancel()
+            await group.settled()
+            note(kind="settled")
+            word = await words.get()
+        writing.cancel()
+        await group.close()
+        await reading
+        note(kind="left")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]), sys.argv[5]))
