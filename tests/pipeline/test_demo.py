@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from report_tables import assert_replicas_as_told
 
 pytestmark = [pytest.mark.spark, pytest.mark.network, pytest.mark.timeout(420)]
 
@@ -98,8 +99,22 @@ def test_demo_keeps_every_promise_and_leaves_nothing_running(tmp_path: Path) -> 
     assert kept["killed"] in range(3)
     assert kept["took_over_s"] < 30
     assert kept["in_sync_s"] < 30
+    assert kept["audit"]["verdict"] == "VALID", kept["audit"]
+    checks = {check["id"]: check for check in kept["audit"]["checks"]}
+    assert list(checks) == [f"I{number}" for number in range(1, 11)]
+    messages = -(-len(TEXT.encode()) // 100)
+    for invariant in ("I1", "I3", "I9"):
+        assert checks[invariant]["examined"] == messages
+    assert {name for name, check in checks.items() if not check["promised"]} == {"I4"}
+    text = next(one for one in kept["places"] if one["topic"] == "conference.text")
+    assert 0 < text["took_over_s"] <= kept["took_over_s"]
+    assert text["isr"] == [0, 1, 2]
+    assert text["epoch"] > 0
+    assert sum(text["taken_bytes"]) > len(TEXT.encode())
+    assert sum(text["sent_bytes"]) > 2 * len(TEXT.encode()), "Spark and a reader have read it"
     assert 0 < found["control_bytes"]["ours"] < found["control_bytes"]["rst_matrix"]
     page = Path(found["report"]).read_text()
+    assert_replicas_as_told(page, kept)
     assert page.count("<svg") == 8
     assert "was told" in page
     assert "Who found whom, and when" in page

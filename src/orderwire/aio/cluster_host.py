@@ -430,6 +430,8 @@ class ClusterHost:
                     "start_offset": partition.log.start_offset,
                     "end_offset": partition.log.end_offset,
                     "high_watermark": partition.high_watermark,
+                    "taken_bytes": partition.taken_bytes,
+                    "sent_bytes": partition.sent_bytes,
                     **partition.replica.status(),
                 }
             )

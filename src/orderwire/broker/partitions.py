@@ -47,6 +47,8 @@ class Partition:
         "of",
         "readers_turn",
         "replica",
+        "sent_bytes",
+        "taken_bytes",
         "topic",
         "topic_id",
         "waiting",
@@ -78,6 +80,10 @@ class Partition:
         """For when the replica's next deadline is noted."""
         self.readers_turn = 0
         """Counts consumers that were sent to in-sync members in turn."""
+        self.taken_bytes = 0
+        """Batches that producers handed in at this broker since its start, refused ones too."""
+        self.sent_bytes = 0
+        """Batches that consumers got from this broker since its start."""
 
     @property
     def leader_epoch(self) -> int:

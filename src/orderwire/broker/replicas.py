@@ -165,6 +165,7 @@ class Replicas:
             asker.answered(position, _IN_DOUBT)
             return number
         self._asked[number] = (asker, position, partition, batch)
+        partition.taken_bytes += memoryview(records).nbytes
         try:
             effects = partition.replica.produce(number, connection, records, acks, now)
         except LogDamaged as damage:

@@ -47,8 +47,11 @@ class Found(msgspec.Struct, frozen=True):
     """First offset of an idempotent producer's batch → the epoch of its producer."""
 
 
-def batches_of(data: bytes) -> Iterator[tuple[int, int, Batch, bool]]:
-    """Every batch from the start on: where it begins and ends, itself, whether its CRC matches."""
+def batches_of(data: bytes, prefix: str = "") -> Iterator[tuple[int, int, Batch, bool]]:
+    """Every batch from the start on: where it begins and ends, itself, whether its CRC matches.
+
+    Only names that begin with `prefix` are messages.
+    """
     at = 0
     while at + _HEADER.size <= len(data):
         first, length, epoch, magic, crc, attributes, delta, *_ = _HEADER.unpack_from(data, at)
@@ -57,7 +60,7 @@ def batches_of(data: bytes) -> Iterator[tuple[int, int, Batch, bool]]:
             return
         good = crc32c(data[at + _CRC_FROM : end]) == crc
         seal = bool(attributes & _CONTROL)
-        names = tuple(name.decode() for name in _MESSAGE.findall(data, at + _HEADER.size, end))
+        names = tuple(_names(data[at + _HEADER.size : end], prefix))
         yield at, end, Batch(first, first + delta, epoch, crc, () if seal else names, seal), good
         at = end
 
@@ -72,8 +75,8 @@ def segments(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if _SEGMENT.fullmatch(path.name))
 
 
-def find(folder: Path) -> Found:
-    """Read a partition's folder while its broker is down."""
+def find(folder: Path, prefix: str = "") -> Found:
+    """Read a partition's folder while its broker is down, or nothing is written."""
     batches: list[Batch] = []
     damaged: int | None = None
     numbered: dict[int, int] = {}
@@ -88,8 +91,13 @@ def find(folder: Path) -> Found:
             batches.append(batch)
     names: set[str] = set()
     for path in folder.iterdir():
-        names.update(name.decode() for name in _MESSAGE.findall(path.read_bytes()))
+        names.update(_names(path.read_bytes(), prefix))
     return Found(tuple(batches), damaged, frozenset(names), numbered)
+
+
+def _names(data: bytes, prefix: str) -> list[str]:
+    found = [name.decode() for name in _MESSAGE.findall(data)]
+    return [name for name in found if name.startswith(prefix)] if prefix else found
 
 
 def notes_of(log: Path, broker: int) -> Iterator[Note]:

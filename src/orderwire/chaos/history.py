@@ -66,8 +66,9 @@ def histories(
     samples: Sequence[Sample],
     *,
     acks_one_lost: bool,
+    prefix: str = "",
 ) -> dict[int, list[Event]]:
-    """Return each partition's history."""
+    """Return each partition's history; messages are the names that begin with `prefix`."""
     notes = [note for life in lives for note in notes_of(life.log, life.broker)]
     notes.sort(key=lambda note: note.at)
     failed = {_life(one) for one in sent if one.error}
@@ -75,7 +76,8 @@ def histories(
     found: dict[int, list[Event]] = {}
     for partition in range(partitions):
         disks = {
-            life.broker: find(partition_folder(life.folder, topic_id, partition)) for life in lives
+            life.broker: find(partition_folder(life.folder, topic_id, partition), prefix)
+            for life in lives
         }
         found[partition] = _history(
             _with_copies(disks, gave_up),

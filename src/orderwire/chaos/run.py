@@ -165,7 +165,7 @@ class ChaosRun:
         made = admin.create_topics([NewTopic(TOPIC, settings.partitions, REPLICAS)])
         made[TOPIC].result(30)
         described = admin.describe_topics(TopicCollection([TOPIC]))[TOPIC].result(30)
-        self._topic_id = _folder_name(described.topic_id)
+        self._topic_id = folder_name(described.topic_id)
         producers = [
             Producing(
                 f"p{number}",
@@ -426,7 +426,7 @@ def _free_port() -> int:
             return port
 
 
-def _folder_name(topic_id: Any) -> str:
+def folder_name(topic_id: Any) -> str:
     """What brokers call the folder of a topic."""
     word = (1 << 64) - 1
     upper, lower = topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits()

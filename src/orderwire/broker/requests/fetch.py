@@ -165,6 +165,7 @@ class FetchPlan:
         failed = False
         hasty = False
         responses: list[FetchableTopicResponse] = []
+        sizes: list[tuple[Partition, int]] = []
         for name, topic_id, asked in self._topics:
             answers: list[PartitionData] = []
             for ask, partition in asked:
@@ -178,12 +179,16 @@ class FetchPlan:
                     size = len(answer.records)
                     total += size
                     left -= size
+                    assert partition is not None
+                    sizes.append((partition, size))
                 answers.append(answer)
             responses.append(FetchableTopicResponse(name, topic_id, answers))
         if not (
             at_deadline or failed or self._elsewhere or total >= body.min_bytes or not responses
         ):
             return None
+        for partition, size in sizes:
+            partition.sent_bytes += size
         parts = encode_fetch_response_parts(
             FetchResponse(responses=responses), self.request.version
         )

@@ -1,6 +1,8 @@
 """The demo's Spark process: audits the trace while it comes, then closes the books and reports."""
 
+import io
 import os
+import queue
 import shutil
 import sys
 import threading
@@ -11,6 +13,7 @@ import msgspec
 from orderwire.cli.demo.children import Leader
 from orderwire.cli.demo.findings import Findings, count_file, order_violations, summary
 from orderwire.cli.demo.page import write_page
+from orderwire.cli.demo.replicas import FoundReplicas, replicas_told
 from orderwire.cli.demo.script import read_text
 from orderwire.cli.demo.settings import (
     CONTROL,
@@ -32,6 +35,7 @@ from orderwire.pipeline.lake import Lake
 from orderwire.pipeline.live_audit import LiveAudit
 from orderwire.pipeline.metrics import run_metrics
 from orderwire.pipeline.metrics_model import metric_rows
+from orderwire.pipeline.replication_audit import findings_of, history_frame, report_of
 from orderwire.pipeline.session import SessionSettings, spark_session
 from orderwire.pipeline.text import count_topic
 from orderwire.report.discovery_figure import known_of
@@ -40,6 +44,8 @@ from orderwire.report.space_time import Inversion, MessageKey
 APPLICATION = "demo"
 LIVE_INTERVAL = "2 seconds"
 LIVE_SECONDS_MAX = 300
+REPLICAS_SECONDS_MAX = 120
+"""How long the leader may take to say what became of the replicas, once they are read."""
 GROUPS = (ORDERED, CONTROL)
 RUNS = (*GROUPS, DISCOVERY)
 SESSION_MEMORY_MIB = 640
@@ -47,15 +53,21 @@ SESSION_MEMORY_MIB = 640
 
 def main() -> None:
     """Audit as the leader says; end at once when the leader is gone."""
-    settings = msgspec.json.decode(sys.stdin.buffer.readline(), type=AnalystSettings)
-    threading.Thread(target=_end_with_leader, daemon=True).start()
-    found = analyse(settings)
+    # Unbuffered: a thread that reads as this process ends would hold the buffer's lock.
+    told = io.FileIO(sys.stdin.fileno(), closefd=False)
+    settings = msgspec.json.decode(told.readline(), type=AnalystSettings)
+    orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_follow_leader, args=(told, orders), daemon=True).start()
+    found = analyse(settings, orders)
     page = write_page(Path(settings.folder), settings, found)
     Leader.say("found", found=summary(found, page))
 
 
-def analyse(settings: AnalystSettings) -> Findings:
-    """Audit live until every member has left, then read everything back and judge it."""
+def analyse(settings: AnalystSettings, orders: queue.SimpleQueue[bytes]) -> Findings:
+    """Audit live until every member has left, then read everything back and judge it.
+
+    `orders` has what became of the replicas, as JSON, once the leader has heard `ingested`.
+    """
     folder = Path(settings.folder)
     source = TopicSource(bootstrap=settings.brokers)
     lake = Lake(folder / "lake")
@@ -71,6 +83,7 @@ def analyse(settings: AnalystSettings) -> Findings:
         seen_live = running.finish(LIVE_SECONDS_MAX)
         _stage(f"live audit closed: {seen_live.verdict.value}")
         ingested = ingest(spark, source, lake, topics=[DELIVERY_TOPIC, TEXT_TOPIC])
+        Leader.say("ingested")
         messages = lake.read(spark, "raw_messages")
         _stage(f"{ingested.raw_messages:,} records and {lake.rows('events'):,} events in the lake")
         with audit_files(spark, lake.files("events"), versioned=False) as audited:
@@ -87,7 +100,11 @@ def analyse(settings: AnalystSettings) -> Findings:
         discovery = f"{settings.run}/{DISCOVERY}"
         names = dict(enumerate([*settings.members, GUEST]))
         known = known_of(news_of_discovery(events, discovery), discovery, names)
-        _stage("measured; counting the text")
+        line = orders.get(timeout=REPLICAS_SECONDS_MAX)
+        kept = msgspec.json.decode(line, type=FoundReplicas)
+        with history_frame(spark, kept.history) as history:
+            replicas = replicas_told(kept, report_of(findings_of(history)))
+        _stage(f"replicas audited: {replicas['audit']['verdict']}; counting the text")
         text = count_topic(messages.where(messages.topic == TEXT_TOPIC))
     shutil.rmtree(scratch, ignore_errors=True)
     told = read_text(None if settings.text_path is None else Path(settings.text_path))
@@ -108,6 +125,7 @@ def analyse(settings: AnalystSettings) -> Findings:
         records=ingested.raw_messages,
         inversion=inversion,
         around=around,
+        replicas=replicas,
     )
 
 
@@ -138,9 +156,10 @@ def _stage(text: str) -> None:
     Leader.say("stage", text=text)
 
 
-def _end_with_leader() -> None:
-    while os.read(sys.stdin.fileno(), 4_096):
-        pass
+def _follow_leader(told: io.RawIOBase, orders: queue.SimpleQueue[bytes]) -> None:
+    """Take the leader's orders; end with it."""
+    while line := told.readline():
+        orders.put(line)
     os._exit(1)
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import click
 import msgspec
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from rich.console import Console
 from rich.table import Table
 
+from orderwire.chaos.clients import NOT_TOLD, Sent
 from orderwire.cli.demo.brokers import REPLICAS, Brokers
 from orderwire.cli.demo.children import Child, ChildError
 from orderwire.cli.demo.conference import Conference
@@ -29,7 +30,6 @@ from orderwire.cli.demo.settings import (
 )
 from orderwire.cli.output import EXIT_FAILED, emit, emit_json, progress
 from orderwire.kernel import OrderwireError
-from orderwire.verify.verdict import Verdict
 
 MEMBERS = 6
 KAFKA_SECONDS_MAX = 20.0
@@ -185,7 +185,8 @@ async def _hold(
             logs,
         )
         started.append(analyst)
-        await asyncio.to_thread(_write_text, brokers, text)
+        prefix = f"text-{run}-"
+        sent = await asyncio.to_thread(_write_text, brokers, text, prefix)
         clock.tell(f"the text, {len(text):,} bytes, is in topic {TEXT_TOPIC}; Spark starts")
         await analyst.wait_for("listening", SPARK_START_SECONDS_MAX)
         clock.tell("Spark audits the trace as it comes; the members gather")
@@ -206,15 +207,15 @@ async def _hold(
             losing.cancel()
         await conference.leave()
         clock.tell("the conference is over; Spark closes its books")
-        answer = await analyst.wait_for(
-            "found", ANALYSIS_SECONDS_MAX, lambda stage: clock.tell(stage["text"])
-        )
+
+        def tell(stage: dict[str, Any]) -> None:
+            clock.tell(stage["text"])
+
+        await analyst.wait_for("ingested", ANALYSIS_SECONDS_MAX, tell)
+        await analyst.tell(await replicas.found(TEXT_TOPIC, sent, prefix))
+        answer = await analyst.wait_for("found", ANALYSIS_SECONDS_MAX, tell)
         found: dict[str, Any] = answer["found"]
         found["discovery"] |= msgspec.to_builtins(conference.discovery)
-        kept = await replicas.found()
-        found["replicas"] = msgspec.to_builtins(kept)
-        if not kept.equal:
-            found["verdict"] = Verdict.INVALID.value
         return found
     except asyncio.CancelledError:
         for child in started:
@@ -235,25 +236,43 @@ def _prepare_topics(brokers: str, members: int) -> None:
         future.result(KAFKA_SECONDS_MAX)
 
 
-def _write_text(brokers: str, text: bytes) -> None:
-    """Write the text to its durable topic in messages of 100 bytes.  [S004:sec.4]"""
-    failed: list[str] = []
+def _write_text(brokers: str, text: bytes, prefix: str) -> list[Sent]:
+    """Write the text to its durable topic in messages of 100 bytes; tell what came of each.
+
+    Keys name the messages, for the audit of the replicas.  [S004:sec.4]
+    """
+    sent: list[Sent] = []
     producer = Producer(
         {"bootstrap.servers": brokers, "acks": "all", "enable.idempotence": True, "log_level": 2}
     )
-    for at in range(0, len(text), MESSAGE_BYTES):
+    for number, at in enumerate(range(0, len(text), MESSAGE_BYTES)):
+        one = Sent(f"{prefix}{number}", 0, "text", -1, time.monotonic())
+        sent.append(one)
+
+        def heard(error: KafkaError | None, message: Message, one: Sent = one) -> None:
+            one.answered_s = time.monotonic()
+            if error is None:
+                offset = message.offset()
+                one.offset = NOT_TOLD if offset is None else offset
+            else:
+                one.error = str(error)
+
         while True:
             with contextlib.suppress(BufferError):
                 producer.produce(
                     TEXT_TOPIC,
                     text[at : at + MESSAGE_BYTES],
-                    on_delivery=lambda error, _: failed.append(str(error)) if error else None,
+                    f"<{one.name}>".encode(),
+                    on_delivery=heard,
                 )
                 break
             producer.poll(0.1)
         producer.poll(0)
-    if producer.flush(KAFKA_SECONDS_MAX) or failed:
+    left = producer.flush(KAFKA_SECONDS_MAX)
+    failed = [one.error for one in sent if one.error]
+    if left or failed:
         raise ChildError(f"the broker did not take the whole text: {failed[:1] or 'no answer'}")
+    return sent
 
 
 def _print(found: dict[str, Any]) -> None:
@@ -284,7 +303,8 @@ def _print(found: dict[str, Any]) -> None:
     emit(
         f"replicas: {kept['replicas']} {kept['mode']}, broker {kept['killed']} was killed:"
         f" {kept['took_over_s']:.1f} s until others had taken over, {kept['in_sync_s']:.1f} s until"
-        f" it was in sync again; {'all have committed the same' if kept['equal'] else 'NOT equal'}"
+        f" it was in sync again; {'all have committed the same' if kept['equal'] else 'NOT equal'};"
+        f" I1 … I10 of the text: {kept['audit']['verdict']}"
     )
     costs = ", ".join(f"{name} {value:,.1f}" for name, value in found["control_bytes"].items())
     emit(f"control bytes a copy: {costs}")

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from orderwire.cli.demo.replicas import replicas_hold
 from orderwire.cli.demo.settings import CONTROL, DISCOVERY, ORDERED
 from orderwire.kernel import NS_PER_MS
 from orderwire.pipeline.excerpts import DelayBucket
@@ -41,6 +42,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """The control group's first violation."""
     around: list[Event]
     """What happened around it."""
+    replicas: dict[str, Any]
+    """What `replicas_told` tells."""
 
     def run(self, group: str) -> RunReport:
         """Return the audit of one group."""
@@ -117,6 +120,7 @@ def summary(found: Findings, report: Path) -> dict[str, Any]:
     sound &= groups[ORDERED]["violations"] == 0
     sound &= groups[CONTROL]["violations"] > 0
     sound &= found.run(DISCOVERY).verdict is Verdict.VALID
+    sound &= replicas_hold(found.replicas)
     counted = found.text.total
     matches = counted == found.file and not found.text.missing
     return {
@@ -126,5 +130,6 @@ def summary(found: Findings, report: Path) -> dict[str, Any]:
         "text": {**msgspec.structs.asdict(counted), "matches_file": matches},
         "control_bytes": control_bytes(found),
         "records": found.records,
+        "replicas": found.replicas,
         "report": str(report),
     }

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from orderwire.cli.demo.findings import Findings, control_bytes, summary
+from orderwire.cli.demo.replicas import replica_sections, replicas_hold
 from orderwire.cli.demo.settings import CONTROL, DISCOVERY, LIFETIME_MS, ORDERED, AnalystSettings
 from orderwire.kernel import NS_PER_S
 from orderwire.report.discovery_cost import pairs_figure, traffic_figure
@@ -65,6 +66,7 @@ def write_page(folder: Path, settings: AnalystSettings, found: Findings) -> Path
         title = "Who got what" if group == ORDERED else ""
         sections.append(Section(title=title, svg=svg))
     sections += _discovery_sections(found, figures)
+    sections += replica_sections(told["replicas"])
     sections.append(_audit_section(found))
     sections.append(_text_section(found))
     return write_report(
@@ -99,6 +101,15 @@ def _verdicts(told: dict[str, object]) -> list[Verdict]:
             label="discovery, by the audit",
             value=str(seen["verdict"]),
             good=seen["verdict"] == "VALID",
+        )
+    )
+    kept = told["replicas"]
+    assert isinstance(kept, dict)
+    cards.append(
+        Verdict(
+            label=f"replicas, one of {kept['replicas']} killed",
+            value=str(kept["audit"]["verdict"]) if kept["equal"] else "differ",
+            good=replicas_hold(kept),
         )
     )
     share = ordered["delivered"] / max(1, ordered["written"])
