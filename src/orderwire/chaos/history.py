@@ -152,10 +152,9 @@ def _history(
     return events
 
 
-def _life(one: Sent) -> tuple[str, str]:
-    """The producer, and which of its lives sent this."""
-    producer, life, *_ = one.session.split(".")
-    return producer, life
+def _life(one: Sent) -> tuple[str, ...]:
+    """The producer, and which of its lives sent this, where it has several."""
+    return tuple(one.session.split(".")[:2])
 
 
 def _with_copies(disks: Mapping[int, Found], gave_up: Set[str]) -> dict[int, Found]:

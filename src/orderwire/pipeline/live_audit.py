@@ -35,6 +35,8 @@ from orderwire.verify.live import LiveRun
 from orderwire.verify.report import Report, combine
 
 _POLL_SECONDS = 0.2
+_WAITS = "Waiting for "
+"""How Spark's word for a query begins that has nothing to do."""
 _STEP_DDL = (
     "run_id string, state string, finished boolean, left_behind boolean, silent array<int>,"
     " late bigint, held bigint, violations binary"
@@ -197,7 +199,7 @@ class LiveAudit:
     def _forget(self, progress: Progress) -> None:
         """Remove the states that no run refers to any more."""
         used = {Path(about.state).parts[1] for about in progress.runs.values()}
-        for folder in (self.folder / "states").iterdir():
+        for folder in (self.folder / "states").glob("*"):  # none before the first event
             if folder.name not in used:
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -229,6 +231,20 @@ class RunningAudit:
     def __init__(self, audit: LiveAudit, query: StreamingQuery) -> None:
         self.audit = audit
         self.query = query
+
+    def wait_until_reading(self, seconds: float) -> None:
+        """Return when the source's worker runs, and what was there is read.
+
+        Spark grants a worker ten seconds to start, too little where much else starts at that time.
+        Raises PipelineError when the time is over, and what the query failed with.
+        """
+        deadline = time.monotonic() + seconds
+        while not self.query.status["message"].startswith(_WAITS):
+            if not self.query.isActive:
+                self.query.awaitTermination()  # raises what it failed with
+            if time.monotonic() > deadline:
+                raise PipelineError(f"the audit does not read after {seconds} s")
+            time.sleep(_POLL_SECONDS)
 
     def finish(self, seconds: float) -> Report:
         """Wait for the end of all expected runs, or of the query, then stop it and conclude.

@@ -101,3 +101,11 @@ def test_a_cluster_with_orphans_on_their_way_is_not_level() -> None:
     status[1] = {"partitions": [place | {"orphans": 1}]}
     assert _is_whole(status, 0, level=False)
     assert not _is_whole(status, 0, level=True)
+
+
+def test_a_producer_with_one_life_only_needs_no_number_of_it(tmp_path: Path) -> None:
+    sent = [
+        Sent(name, 0, "text", -1, 1.0, answered_s=2.0, offset=at)
+        for at, name in enumerate(["p0-0", "p0-1"])
+    ]
+    assert broken(tmp_path, [("p0-0", 0), ("p0-1", 0)], sent) == {}

@@ -76,10 +76,11 @@ def analyse(settings: AnalystSettings, orders: queue.SimpleQueue[bytes]) -> Find
         name="orderwire demo", memory_mib=SESSION_MEMORY_MIB, scratch=str(scratch)
     )
     with spark_session(session) as spark:
-        Leader.say("listening")
         live = LiveAudit(folder / "live", runs_expected=len(RUNS))
         records = source.stream(spark, TRACE_TOPIC)
         running = start_audited_ingest(records, live, lake, every=LIVE_INTERVAL)
+        running.wait_until_reading(LIVE_SECONDS_MAX)
+        Leader.say("listening")
         seen_live = running.finish(LIVE_SECONDS_MAX)
         _stage(f"live audit closed: {seen_live.verdict.value}")
         ingested = ingest(spark, source, lake, topics=[DELIVERY_TOPIC, TEXT_TOPIC])
