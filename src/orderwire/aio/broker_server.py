@@ -278,6 +278,8 @@ class BrokerServer:
         """Stop accepting, answer what is on its way to disk, sync, close logs and files."""
         if self._server is None:
             return
+        if self.host is not None and not self.failed.done():
+            await self.host.before_close()
         self._server.close()
         for timer in (self._timer, self._ticker):
             if timer is not None:

@@ -39,6 +39,7 @@ from orderwire.broker.topics import Topic
 
 if TYPE_CHECKING:
     from orderwire.aio.broker_server import BrokerServer
+    from orderwire.aio.cluster_history import ClusterHistory
 
 _LOG = logging.getLogger(__name__)
 _OFTEN = (RoundOpened, Committed, Sealed)
@@ -134,14 +135,14 @@ class ClusterHost:
         *,
         tls: Credentials | None = None,
         advertised: tuple[str, int] | None = None,
-        on_event: Callable[[str, int, Event], None] | None = None,
+        history: "ClusterHistory | None" = None,
     ) -> None:
         self.driver = driver
         self.events: Counter[str] = Counter()
         """What replicas have told of, by kind."""
         self._me = me
         self._advertised = advertised
-        self._on_event = on_event
+        self._history = history
         self._kinds: dict[bytes, FrameKind] = {}
         self._asked: dict[int, tuple[BrokerId, Answered]] = {}
         self._next_number = count(1).__next__
@@ -167,19 +168,34 @@ class ClusterHost:
     async def start(self, server: "BrokerServer", client: tuple[str, int]) -> None:
         """Join the cluster; the internal listener listens already."""
         self._server = server
+        history = self._history
+        if history is not None:
+            assert server.broker.replicas is not None
+            server.broker.replicas.on_advance = history.advanced
         await self.driver.start(self, client, self._advertised or self.links.address)
         guard = server.broker.guard
         if guard is not None:
             await self.driver.secure(guard, self._settle)
+        if history is not None:
+            history.start(server.broker, self.cluster_id, server.address)
+
+    async def before_close(self) -> None:
+        """Publish what is left of the history, while clients are served."""
+        if self._history is not None:
+            await self._history.settle()
 
     async def close(self) -> None:
         """Leave: what we were original of is given up first."""
         await self.driver.close()
         await self.links.close()
+        if self._history is not None:
+            self._history.close()
 
     def flush(self) -> None:
         """Send what replicas told each other in this turn."""
         self.links.flush()
+        if self._history is not None:
+            self._history.flush()
 
     # -- what the core asks -----------------------------------------------------------------
 
@@ -305,8 +321,8 @@ class ClusterHost:
             _LOG.log(level, "%s-%d: %s", topic.name, index, _lost(event))
         often = isinstance(event, _OFTEN)
         _LOG.log(logging.DEBUG if often else logging.INFO, "%s-%d: %s", topic.name, index, event)
-        if self._on_event is not None:
-            self._on_event(topic.name, index, event)
+        if self._history is not None:
+            self._history.noted(topic.name, index, event)
 
     def _then(self, done: Done) -> Done:
         def then(refusal: Refusal | None) -> None:

@@ -2,6 +2,7 @@
 
 import secrets
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,6 +13,7 @@ from orderwire.aio.cluster_host import ClusterHost
 from orderwire.aio.cluster_replicas import MESSAGES, open_replica
 from orderwire.aio.cluster_session import KeptSession
 from orderwire.aio.discovery_tls import Credentials
+from orderwire.aio.history_options import HistoryOptions
 from orderwire.aio.zookeeper_access import ZookeeperAccess
 from orderwire.aio.zookeeper_client import ClientSettings
 from orderwire.broker.log import Storage
@@ -19,6 +21,9 @@ from orderwire.broker.replicas import ReplicaOf
 from orderwire.broker.replication.replica import Replica
 from orderwire.broker.replication.view import BrokerId
 from orderwire.kernel import NS_PER_S, Instant, LocalProtocolError
+
+if TYPE_CHECKING:
+    from orderwire.aio.cluster_history import ClusterHistory
 
 
 class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +42,8 @@ class ClusterOptions(msgspec.Struct, frozen=True, kw_only=True):
     internal_tls: Credentials | None = None
     insecure: bool = False
     """Listen for brokers beyond this machine without TLS."""
+    history: HistoryOptions | None = None
+    """Where this broker writes its history; None: nowhere."""
 
     def __post_init__(self) -> None:
         if not (is_loopback(self.internal_host) or self.insecure or self.internal_tls is not None):
@@ -76,9 +83,17 @@ class ClusterJoining:
             Codec(MESSAGES),
             tls=options.internal_tls,
             advertised=options.internal_advertised,
+            history=self._history(data, incarnation),
         )
         await host.links.listen(options.internal_host, options.internal_port)
         return host
+
+    def _history(self, data: Path, incarnation: str) -> "ClusterHistory | None":
+        if self._options.history is None:
+            return None
+        from orderwire.aio.cluster_history import ClusterHistory  # brings Arrow and a client
+
+        return ClusterHistory(self._options.history, data, self._me, incarnation)
 
     def open_replica(self, of: ReplicaOf, storage: Storage, now: Instant) -> Replica:
         """Open this broker's replica of a partition.  Raises StorageError."""

@@ -134,6 +134,8 @@ class Replicas:
         """Who waits until the preferred replica is original."""
         self._later: list[Callable[[Instant], None]] = []
         self._depth = 0
+        self.on_advance: Callable[[Partition, int], None] | None = None
+        """Told of every high watermark before it holds: of the partition and what it will be."""
 
     # -- requests ---------------------------------------------------------------------------
 
@@ -223,6 +225,8 @@ class Replicas:
                         self._note_refused(asked[2], asked[3])
                     asked[0].answered(asked[1], result)
             elif kind is Advance:
+                if self.on_advance is not None:
+                    self.on_advance(partition, effect.high_watermark)  # type: ignore[union-attr]
                 broker.advance(partition, effect.high_watermark)  # type: ignore[union-attr]
                 if partition.topic == GROUPS_TOPIC:
                     self.later(partial(broker.groups_advanced, partition))

@@ -1,24 +1,15 @@
-"""What the brokers leave behind: their files, read without their code, and their notes.
-
-Only the format of a Kafka batch is known here, and how segments are named.
-"""
+"""What the brokers leave behind: their files, read without their code, and their notes."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from struct import Struct
 
 import msgspec
-from crc32c import crc32c
 
+from orderwire.verify.kafka_batches import HEADER, batches_of, names_in
 from orderwire.verify.replication import Batch
 
-_HEADER = Struct(">qiibIhiqqqhii")
-_CRC_FROM = 21
-_CONTROL = 0x20
-_LEAST_LENGTH = 49
 _SEGMENT = re.compile(r"\d{20}\.log")
-_MESSAGE = re.compile(rb"<([a-z0-9.\-]+)>")
 _NOTE = re.compile(r"^(\S+ \S+) \w+ (\S+)-(\d+): (\w+)\((.*)\)$")
 _FIELD = re.compile(r"(\w+)=(-?\w+|'[^']*')")
 
@@ -47,24 +38,6 @@ class Found(msgspec.Struct, frozen=True):
     """First offset of an idempotent producer's batch → the epoch of its producer."""
 
 
-def batches_of(data: bytes, prefix: str = "") -> Iterator[tuple[int, int, Batch, bool]]:
-    """Every batch from the start on: where it begins and ends, itself, whether its CRC matches.
-
-    Only names that begin with `prefix` are messages.
-    """
-    at = 0
-    while at + _HEADER.size <= len(data):
-        first, length, epoch, magic, crc, attributes, delta, *_ = _HEADER.unpack_from(data, at)
-        end = at + 12 + length
-        if magic != 2 or length < _LEAST_LENGTH or end > len(data):
-            return
-        good = crc32c(data[at + _CRC_FROM : end]) == crc
-        seal = bool(attributes & _CONTROL)
-        names = tuple(_names(data[at + _HEADER.size : end], prefix))
-        yield at, end, Batch(first, first + delta, epoch, crc, () if seal else names, seal), good
-        at = end
-
-
 def partition_folder(broker: Path, topic_id: str, partition: int) -> Path:
     """Where a broker keeps a partition."""
     return broker / "topics" / topic_id / str(partition)
@@ -83,7 +56,7 @@ def find(folder: Path, prefix: str = "") -> Found:
     for path in segments(folder):
         data = path.read_bytes()
         for at, _, batch, good in batches_of(data):
-            *_, producer_id, producer_epoch, _, _ = _HEADER.unpack_from(data, at)
+            *_, producer_id, producer_epoch, _, _ = HEADER.unpack_from(data, at)
             if producer_id >= 0:
                 numbered[batch.first] = producer_epoch
             if not good and damaged is None:
@@ -91,13 +64,8 @@ def find(folder: Path, prefix: str = "") -> Found:
             batches.append(batch)
     names: set[str] = set()
     for path in folder.iterdir():
-        names.update(_names(path.read_bytes(), prefix))
+        names.update(names_in(path.read_bytes(), prefix))
     return Found(tuple(batches), damaged, frozenset(names), numbered)
-
-
-def _names(data: bytes, prefix: str) -> list[str]:
-    found = [name.decode() for name in _MESSAGE.findall(data)]
-    return [name for name in found if name.startswith(prefix)] if prefix else found
 
 
 def notes_of(log: Path, broker: int) -> Iterator[Note]:

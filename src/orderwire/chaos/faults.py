@@ -15,8 +15,9 @@ from typing import TypeAlias
 import msgspec
 
 from orderwire.aio.cluster_process import ClusterProcess
-from orderwire.chaos.evidence import batches_of, partition_folder, segments
+from orderwire.chaos.evidence import partition_folder, segments
 from orderwire.chaos.wires import ZOOKEEPER, Wires, wire
+from orderwire.verify.kafka_batches import batches_of
 
 SLOW_SYNC_US = 150_000
 """What each fdatasync of a slow disk takes longer."""

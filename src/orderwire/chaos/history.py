@@ -29,6 +29,8 @@ from orderwire.verify.replication import (
     Requested,
     Settled,
 )
+from orderwire.verify.replication_history import Parts
+from orderwire.verify.replication_merge import Noted, merged
 
 COPY = "+"
 """Between the name of a message and the epoch of a copy."""
@@ -67,8 +69,13 @@ def histories(
     *,
     acks_one_lost: bool,
     prefix: str = "",
+    written: Mapping[int, Parts] | None = None,
 ) -> dict[int, list[Event]]:
-    """Return each partition's history; messages are the names that begin with `prefix`."""
+    """Return each partition's history; messages are the names that begin with `prefix`.
+
+    With `written`, by partition, what brokers did is what they wrote into a topic; without it, what
+    their logs and files say.
+    """
     notes = [note for life in lives for note in notes_of(life.log, life.broker)]
     notes.sort(key=lambda note: note.at)
     failed = {_life(one) for one in sent if one.error}
@@ -88,6 +95,7 @@ def histories(
             [one for one in moved if one.partition == partition],
             [one for one in samples if one.partition == partition],
             acks_one_lost=acks_one_lost,
+            written=None if written is None else written.get(partition, Parts([], {}, [])),
         )
     return found
 
@@ -102,6 +110,7 @@ def _history(
     samples: Sequence[Sample],
     *,
     acks_one_lost: bool,
+    written: Parts | None,
 ) -> list[Event]:
     events: list[Event] = []
     copies = _copies(disks)
@@ -110,7 +119,7 @@ def _history(
         for copy in copies.get(one.name, ()):
             epoch = copy.rpartition(COPY)[2]
             events.append(Requested(f"{one.session}{COPY}{epoch}", (copy,), one.acks))
-    for note in notes:
+    for note in notes if written is None else ():
         if note.kind == "Elected":
             events.append(Elected(int(note.fields["epoch"]), note.broker))
         elif note.kind == "Republished" and note.fields.get("duplicate") == "False":
@@ -118,7 +127,7 @@ def _history(
     for sample in samples:
         high = sample.high_watermark
         events.append(Committed(sample.broker, sample.life, high, high, ()))
-    for broker, disk in sorted(disks.items()):
+    for broker, disk in sorted(disks.items()) if written is None else ():
         high = high_watermarks[broker]
         committed = tuple(each for each in disk.batches if each.last < high)
         events.append(Committed(broker, -1, 0, high, committed))
@@ -149,7 +158,34 @@ def _history(
     on_disk = frozenset().union(*(disk.messages for disk in disks.values()))
     events.append(OnDisk(on_disk, acks_one_lost))
     events.append(Settled(isr, tuple(sorted(disks)), acks_one_lost))
-    return events
+    if written is None:
+        return events
+    return merged(events, _called_as_on(disks, written.written), written.holes)
+
+
+def _called_as_on(
+    disks: Mapping[int, Found], written: Mapping[str, Sequence[Noted]]
+) -> dict[str, list[Noted]]:
+    """Name messages in what brokers wrote as they are named on their disks: copies too."""
+    names = {
+        (batch.first, batch.digest): batch.messages
+        for disk in disks.values()
+        for batch in disk.batches
+    }
+
+    def named(noted: Noted) -> Noted:
+        event = noted.event
+        if not isinstance(event, Committed):
+            return noted
+        batches = tuple(
+            msgspec.structs.replace(
+                batch, messages=names.get((batch.first, batch.digest), batch.messages)
+            )
+            for batch in event.batches
+        )
+        return Noted(noted.time_ns, msgspec.structs.replace(event, batches=batches))
+
+    return {writer: [named(each) for each in noted] for writer, noted in written.items()}
 
 
 def _life(one: Sent) -> tuple[str, ...]:

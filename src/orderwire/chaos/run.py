@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from orderwire.aio.broker_process import BrokerDidNotStart
 from orderwire.aio.cluster_process import ClusterProcess
 from orderwire.aio.cluster_status import ask_status
+from orderwire.aio.history_options import HISTORY_TOPIC
 from orderwire.aio.zookeeper_client import ZookeeperClient
 from orderwire.aio.zookeeper_server import ZookeeperServerSettings, managed_zookeeper
 from orderwire.broker.coordination.layout import BROKERS
@@ -32,12 +34,17 @@ from orderwire.chaos.faults import FAULTS, Target, befalling, drawn, usable
 from orderwire.chaos.history import Life, Sample, histories
 from orderwire.chaos.wires import Wires
 from orderwire.kernel import OrderwireError, stream
-from orderwire.verify.replication import Event
+from orderwire.pipeline.replication_source import read_histories
+from orderwire.trace.errors import TraceError
+from orderwire.verify.replication import Committed, Event
+from orderwire.verify.replication_history import Parts, by_partition, parts_from
 
 TOPIC = "chaos"
 REPLICAS = 3
 HEAL_SECONDS_MAX = 60.0
 """So long after a fault everybody has to be in sync; longer is a violation of I8."""
+WRITTEN_SECONDS_MAX = 60.0
+"""How long brokers may take to write the last of their history."""
 _LOOK_S = 0.1
 _WATCH_S = 0.01
 _PORTS = (20_000, 30_000)
@@ -56,6 +63,8 @@ class ChaosSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Between two bursts of a producer, about."""
     quiet_ms: int = 300
     """Between everybody in sync and the next fault, at least."""
+    history: bool = False
+    """Brokers write their history into a topic, which is judged beside their files."""
     seconds_max: float = 3_600.0
     """No round begins later."""
 
@@ -82,7 +91,9 @@ class ChaosResult(msgspec.Struct, frozen=True, kw_only=True):
 
     rounds: list[Round]
     histories: Mapping[int, list[Event]]
-    """By partition."""
+    """By partition, with what brokers did from their logs and files."""
+    written: Mapping[int, list[Event]] | None
+    """The same with what they wrote into their topic instead."""
     messages: list[Sent]
     sent: int
     acknowledged: int
@@ -137,6 +148,7 @@ class ChaosRun:
                 )
             cluster = ClusterProcess.start(
                 self.folder,
+                *([f"--history-topic={HISTORY_TOPIC}"] if settings.history else []),
                 replicas=REPLICAS,
                 mode=settings.mode,
                 zookeeper=server.address,
@@ -228,6 +240,7 @@ class ChaosRun:
             }
             for broker, told in status.items()
         }
+        written = self._written(cluster, high) if settings.history else None
         for process in cluster.brokers:
             process.ask_to_end()
         for process in cluster.brokers:
@@ -246,7 +259,8 @@ class ChaosRun:
             )
             for broker in range(REPLICAS)
         ]
-        found = histories(
+        found = partial(
+            histories,
             TOPIC,
             self._topic_id,
             settings.partitions,
@@ -260,13 +274,45 @@ class ChaosRun:
         sent = [one for producer in producers for one in producer.sent]
         return ChaosResult(
             rounds=self.rounds,
-            histories=found,
+            histories=found(),
+            written=None if written is None else found(written=written),
             messages=sent,
             sent=len(sent),
             acknowledged=sum(one.offset >= 0 for one in sent),
             consumed=sum(len(one.records) for consumer in consumers for one in consumer.moved),
             odd=self.odd,
         )
+
+    def _written(
+        self, cluster: ClusterProcess, high: Mapping[int, Mapping[int, int]]
+    ) -> dict[int, Parts]:
+        """What brokers wrote of themselves, once all of it is there."""
+        parts: dict[int, Parts] = {}
+        end = time.monotonic() + WRITTEN_SECONDS_MAX
+        while time.monotonic() < end:
+            with contextlib.suppress(TraceError):
+                table = read_histories(f"{HISTORY_TOPIC}@{cluster.bootstrap}")
+                parts = {
+                    partition: parts_from(rows)
+                    for (_, topic, partition), rows in by_partition(table)
+                    if topic == TOPIC
+                }
+            told = {
+                (event.broker, partition, event.high_watermark)
+                for partition, each in parts.items()
+                for noted in each.written.values()
+                for event in (one.event for one in noted)
+                if isinstance(event, Committed)
+            }
+            if all(
+                mark == 0 or (broker, partition, mark) in told
+                for broker, marks in high.items()
+                for partition, mark in marks.items()
+            ):
+                return parts
+            time.sleep(_LOOK_S)
+        self.odd.append(f"brokers did not write all of their history in {WRITTEN_SECONDS_MAX:g} s")
+        return parts
 
     def _round(
         self, number: int, cluster: ClusterProcess, wires: Wires, producers: list[Producing]

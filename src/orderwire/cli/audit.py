@@ -11,6 +11,7 @@ from rich.table import Table
 
 from orderwire.cli.output import EXIT_FAILED, emit_json, progress
 from orderwire.kernel import NS_PER_MS, NS_PER_S, OrderwireError
+from orderwire.trace.errors import TraceError
 from orderwire.trace.events import NO_ORDER
 from orderwire.verify.audit import AuditOptions, audit
 from orderwire.verify.report import DiscoveryReport, Instant, Report, RunReport
@@ -45,6 +46,11 @@ _STYLES = {Verdict.VALID: "green", Verdict.INVALID: "red", Verdict.UNKNOWN: "yel
     type=click.Path(dir_okay=False, path_type=Path),
     help="Write every violation as a row of this Parquet file.",
 )
+@click.option(
+    "--clients",
+    metavar="SOURCE",
+    help="Of replicated partitions: join the brokers' history with that of their clients.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     source: str,
@@ -54,11 +60,13 @@ def command(
     clocks: bool,
     expect: str | None,
     violations_file: Path | None,
+    clients: str | None,
     as_json: bool,
 ) -> None:
     """Check a trace: order, copies, lifetimes; discovery, where it has some.
 
-    Or histories of replicated partitions, as `orderwire chaos` writes them: I1 … I10.
+    Or histories of replicated partitions, as `orderwire chaos` writes them, or brokers with
+    --history-topic: I1 … I10.
 
     SOURCE is a trace file (.arrow, .parquet) or a folder of them, a lake or its table `events`, or
     TOPIC@HOST:PORT.  Exit status: 0 valid, 1 a promise was broken or cannot be judged, 2 used
@@ -67,11 +75,14 @@ def command(
     \b
     Example: orderwire audit runs/demo/lake --json
              orderwire audit trace@localhost:9092 --engine spark
+             orderwire audit __orderwire_history@localhost:9092 --clients clients.parquet
     """
     try:
         if _holds_histories(source):
-            _audit_histories(source, engine, master, violations_file, as_json=as_json)
+            _audit_histories(source, engine, master, violations_file, clients, as_json=as_json)
             return
+        if clients is not None:
+            raise TraceError(f"{source} holds no histories of replication: --clients is for those")
     except (OrderwireError, OSError) as error:
         raise click.UsageError(str(error)) from error
     options = AuditOptions(waiting=waiting, clocks=clocks, expect=expect)
@@ -97,11 +108,17 @@ def _holds_histories(source: str) -> bool:
 
 
 def _audit_histories(
-    source: str, engine: str, master: str, violations_file: Path | None, *, as_json: bool
+    source: str,
+    engine: str,
+    master: str,
+    violations_file: Path | None,
+    clients: str | None,
+    *,
+    as_json: bool,
 ) -> None:
     from orderwire.cli.audit_replication import audit_history, print_history
 
-    found = audit_history(source, engine, master, violations_file)
+    found = audit_history(source, engine, master, violations_file, clients)
     if as_json:
         emit_json(found)
     else:

@@ -12,18 +12,27 @@ from orderwire.verify.replication_audit import HistoryReport, audit_table, judge
 from orderwire.verify.replication_history import histories_from
 from orderwire.verify.verdict import Verdict
 
+MISSING_SHOWN = 4
+"""Of what a partition's history lacks."""
 _STYLES = {Verdict.VALID: "green", Verdict.INVALID: "red", Verdict.UNKNOWN: "yellow"}
 
 
 def audit_history(
-    source: str, engine: str, master: str, violations_file: Path | None
+    source: str,
+    engine: str,
+    master: str,
+    violations_file: Path | None,
+    clients: str | None = None,
 ) -> HistoryReport:
-    """Judge a source that `is_history_source`.  Raises TraceError, PipelineError."""
+    """Judge a source that `is_history_source`, joined with what clients and files tell.
+
+    Raises TraceError, PipelineError.
+    """
     if engine == "spark":
-        return _on_spark(source, master, violations_file)
+        return _on_spark(source, master, violations_file, clients)
     from orderwire.pipeline.replication_source import read_histories
 
-    table = read_histories(source)
+    table = read_histories(source, clients)
     if violations_file is not None:
         rows = [
             {
@@ -52,7 +61,9 @@ _VIOLATIONS = pa.schema(
 )
 
 
-def _on_spark(source: str, master: str, violations_file: Path | None) -> HistoryReport:
+def _on_spark(
+    source: str, master: str, violations_file: Path | None, clients: str | None
+) -> HistoryReport:
     from orderwire.pipeline.replication_audit import (
         findings_of,
         history_frame,
@@ -63,7 +74,7 @@ def _on_spark(source: str, master: str, violations_file: Path | None) -> History
 
     settings = SessionSettings(name="orderwire-audit", master=master)
     progress("starting Spark …")
-    with spark_session(settings) as spark, history_frame(spark, source) as frame:
+    with spark_session(settings) as spark, history_frame(spark, source, clients) as frame:
         findings = findings_of(frame).cache()
         if violations_file is not None:
             pq.write_table(violations_of(findings).toArrow(), violations_file)
@@ -90,5 +101,9 @@ def print_history(report: HistoryReport) -> None:
     for check in report.checks:
         for example in check.examples[:2]:
             console.print(f"  {check.id}: {example}", style="dim", markup=False)
+    for part in report.partitions:
+        for what in part.missing[:MISSING_SHOWN]:
+            place = f"{part.topic}-{part.partition}"
+            console.print(f"  {place} lacks {what}", style="yellow", markup=False)
     style = _STYLES[report.verdict]
     console.print(f"[{style}]{report.verdict.value}[/{style}]")

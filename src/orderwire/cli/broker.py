@@ -21,7 +21,7 @@ from orderwire.broker.settings import BrokerSettings
 from orderwire.broker.topic_config import check_configs
 from orderwire.broker.topics import TopicSettings
 from orderwire.cli.broker_security import security_of, security_options
-from orderwire.cli.cluster_options import member_options, taken
+from orderwire.cli.cluster_options import member_options, pairs, taken
 from orderwire.cli.output import EXIT_FAILED, emit, emit_json, progress
 from orderwire.kernel import NS_PER_MS, NS_PER_S
 from orderwire.kernel.errors import LocalProtocolError, OrderwireError
@@ -118,7 +118,7 @@ def command(
             "--sasl, or say --insecure"
         )
     security, users = secured.settings(), secured.accounts()
-    defaults = _pairs(topic_config, "--topic-config")
+    defaults = pairs(topic_config, "--topic-config")
     refusal = check_configs(defaults)
     if refusal is not None:
         raise click.UsageError(f"--topic-config: {refusal.message}")
@@ -141,7 +141,7 @@ def command(
         groups=GroupSettings(initial_rebalance_delay_ns=rebalance_delay_ms * NS_PER_MS),
     )
     try:
-        limits = msgspec.convert(_pairs(limit, "--limit"), BrokerLimits, strict=False)
+        limits = msgspec.convert(pairs(limit, "--limit"), BrokerLimits, strict=False)
     except msgspec.ValidationError as error:
         raise click.UsageError(f"--limit: {error}") from None
     told = None if advertise is None else parse_address(advertise, "--advertise")
@@ -188,16 +188,6 @@ def command(
             sys.exit(runner.run(run()))
     except (OrderwireError, OSError) as error:
         raise click.ClickException(str(error)) from error
-
-
-def _pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:
-    pairs = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise click.UsageError(f"{option} is {text!r}; expected KEY=VALUE")
-        pairs[key] = value
-    return pairs
 
 
 def loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:

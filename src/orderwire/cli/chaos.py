@@ -5,11 +5,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from orderwire.broker.replication.settings import Mode
 from orderwire.chaos.faults import FAULTS
@@ -17,8 +19,9 @@ from orderwire.chaos.run import TOPIC, ChaosResult, ChaosRun, ChaosSettings
 from orderwire.cli.audit_replication import audit_history, print_history
 from orderwire.cli.output import EXIT_FAILED, emit, emit_json, progress
 from orderwire.kernel import OrderwireError
-from orderwire.verify.replication_audit import HistoryReport
-from orderwire.verify.replication_history import write_history
+from orderwire.verify.replication import Event
+from orderwire.verify.replication_audit import HistoryReport, audit_table
+from orderwire.verify.replication_history import Key, table_of, write_history
 from orderwire.verify.verdict import Verdict
 
 HISTORY = "history.parquet"
@@ -42,6 +45,12 @@ HISTORY = "history.parquet"
     type=click.Path(path_type=Path, file_okay=False),
     help="Keeps the brokers' files, their logs and the history.",
 )
+@click.option(
+    "--history",
+    is_flag=True,
+    help="Brokers write their history into a topic of the cluster: that is audited, and has to say"
+    " the same as their files.",
+)
 @click.option("--engine", type=click.Choice(["local", "spark"]), default="spark", show_default=True)
 @click.option("--master", default="local[2]", show_default=True, help="Spark's master.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -54,6 +63,7 @@ def command(
     fault: tuple[str, ...],
     seconds: float,
     data: Path | None,
+    history: bool,
     engine: str,
     master: str,
     as_json: bool,
@@ -72,6 +82,7 @@ def command(
         session_ms=session_ms,
         faults=fault or tuple(FAULTS),
         seconds_max=seconds,
+        history=history,
     )
     with ExitStack() as stack:
         folder = data
@@ -88,11 +99,14 @@ def command(
         lasted_s = time.monotonic() - began
         run_id = f"chaos/{mode}/{seed}"
         path = folder / HISTORY
-        write_history(
-            path, {(run_id, TOPIC, each): events for each, events in result.histories.items()}
-        )
+        told_of = result.histories if result.written is None else result.written
+        write_history(path, _keyed(run_id, told_of))
         report = audit_history(str(path), engine, master, None)
-        told = summary(result, report, lasted_s)
+        odd = list(result.odd)
+        if result.written is not None:
+            files = audit_table(table_of(_keyed(run_id, result.histories)))
+            odd += differing(report, files)
+        told = summary(msgspec.structs.replace(result, odd=odd), report, lasted_s)
     if as_json:
         emit_json(told)
     else:
@@ -101,6 +115,20 @@ def command(
             emit(line)
     if told["verdict"] is not Verdict.VALID:
         sys.exit(EXIT_FAILED)
+
+
+def _keyed(run_id: str, histories: Mapping[int, list[Event]]) -> dict[Key, list[Event]]:
+    return {(run_id, TOPIC, each): events for each, events in histories.items()}
+
+
+def differing(topic: HistoryReport, files: HistoryReport) -> list[str]:
+    """Where what brokers wrote into their topic gives another verdict than their files."""
+    return [
+        f"{one.id} is {one.verdict.value} by the brokers' topic, {other.verdict.value} by their"
+        " files"
+        for one, other in zip(topic.checks, files.checks, strict=True)
+        if one.verdict is not other.verdict
+    ]
 
 
 def summary(result: ChaosResult, report: HistoryReport, lasted_s: float) -> dict[str, Any]:

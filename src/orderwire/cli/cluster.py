@@ -12,6 +12,7 @@ import click
 
 from orderwire.aio.cluster_process import REPLICAS_MAX, ClusterProcess
 from orderwire.aio.cluster_status import ask_status, find_brokers
+from orderwire.aio.history_options import HISTORY_TOPIC
 from orderwire.aio.zookeeper_client import ZookeeperClient
 from orderwire.broker.replication.settings import Mode
 from orderwire.cli.cluster_options import SESSION_MS_MIN
@@ -75,6 +76,11 @@ def command() -> None:
 )
 @click.option("--listen", multiple=True, metavar="HOST:PORT", help="One for each broker.")
 @click.option("--session-ms", default=6_000, show_default=True, type=click.IntRange(SESSION_MS_MIN))
+@click.option(
+    "--history",
+    is_flag=True,
+    help=f"Brokers write what happens to their replicas into the topic {HISTORY_TOPIC}.",
+)
 @click.option("--broker-option", multiple=True, metavar="OPTION", help="As --flush=none.")
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON once it runs.")
 def up(
@@ -85,6 +91,7 @@ def up(
     data: Path | None,
     listen: tuple[str, ...],
     session_ms: int,
+    history: bool,
     broker_option: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -106,6 +113,7 @@ def up(
                 ClusterProcess.start,
                 folder,
                 f"--replication={replication}",
+                *([f"--history-topic={HISTORY_TOPIC}"] if history else []),
                 *broker_option,
                 replicas=replicas,
                 mode=Mode(mode),

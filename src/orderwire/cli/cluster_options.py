@@ -1,6 +1,6 @@
 """Options of a broker that is a member of a cluster."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,23 @@ import msgspec
 
 from orderwire.aio.addresses import split_address
 from orderwire.aio.cluster_member import ClusterOptions
+from orderwire.aio.history_options import HistoryOptions
 from orderwire.cli.protection import FILE, credentials
 from orderwire.cli.zookeeper_options import ZookeeperOptions, zookeeper_options
 from orderwire.kernel import NS_PER_MS
 
 SESSION_MS_MIN = 1_000
+
+
+def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
+    """Split KEY=VALUE.  Raises click.UsageError."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise click.UsageError(f"{option} is {text!r}; expected KEY=VALUE")
+        found[key] = value
+    return found
 
 
 class MemberOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +42,8 @@ class MemberOptions(msgspec.Struct, frozen=True, kw_only=True):
     internal_cert: Path | None
     internal_key: Path | None
     internal_ca: Path | None
+    history_topic: str | None
+    history_client: tuple[str, ...]
 
     def joined(self, *, insecure: bool) -> ClusterOptions | None:
         """Return how to join; None when the broker stays alone.
@@ -57,12 +71,31 @@ class MemberOptions(msgspec.Struct, frozen=True, kw_only=True):
                 self.internal_cert, self.internal_key, self.internal_ca, options="--internal"
             ),
             insecure=insecure,
+            history=(
+                None
+                if self.history_topic is None
+                else HistoryOptions(
+                    topic=self.history_topic,
+                    client=pairs(self.history_client, "--history-client"),
+                )
+            ),
         )
 
 
 def member_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of `MemberOptions`."""
     for option in (
+        click.option(
+            "--history-client",
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Of librdkafka: how to pass our own listener's TLS and SASL.",
+        ),
+        click.option(
+            "--history-topic",
+            metavar="NAME",
+            help="In a cluster: write what happens to our replicas into this topic, for the audit.",
+        ),
         click.option("--internal-ca", type=FILE, help="PEM: the CA of the cluster's brokers."),
         click.option("--internal-key", type=FILE, help="PEM: the certificate's key."),
         click.option(

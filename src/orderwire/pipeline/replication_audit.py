@@ -4,7 +4,7 @@ Only counts and a few sentences come back; the kernel is that of `verify`.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,12 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from orderwire.pipeline.named_source import NamedTopic, named_source
+from orderwire.pipeline.replication_source import one_run
 from orderwire.trace.errors import TraceError
 from orderwire.trace.replication_schema import (
     PARTITION_COLUMNS,
-    check_history,
     history_ddl,
     history_schema,
+    read_history_record,
 )
 from orderwire.verify.replication_audit import Counted, HistoryReport, conclude, judge_rows
 from orderwire.verify.replication_history import history_files, read_history_file
@@ -35,11 +36,12 @@ _FINDINGS = pa.schema(
         ("examined", pa.int64()),
         ("promised", pa.bool_()),
         ("sentences", pa.list_(pa.string())),
+        ("missing", pa.list_(pa.string())),
     ]
 )
 _FINDINGS_DDL = (
     "run_id string, topic string, partition int, invariant string, examined bigint,"
-    " promised boolean, sentences array<string>"
+    " promised boolean, sentences array<string>, missing array<string>"
 )
 _DDL = history_ddl().replace(" NOT NULL", "")
 _ROWS_MAX = 512
@@ -65,6 +67,7 @@ def report_of(findings: DataFrame) -> HistoryReport:
         "promised",
         F.size("sentences").alias("violations"),
         F.slice("sentences", 1, EXAMPLES_MAX).alias("examples"),
+        "missing",
     ).collect()
     return conclude(
         sorted(
@@ -82,8 +85,27 @@ def violations_of(findings: DataFrame) -> DataFrame:
 
 
 @contextmanager
-def history_frame(spark: SparkSession, source: str) -> Iterator[DataFrame]:
-    """The rows of a source, while the context lasts.  Raises TraceError."""
+def history_frame(
+    spark: SparkSession, source: str, clients: str | None = None
+) -> Iterator[DataFrame]:
+    """The rows of a source, while the context lasts, with those of `clients` as `read_histories`
+    joins them.  Raises TraceError."""
+    with ExitStack() as stack:
+        frame = stack.enter_context(_frame(spark, source))
+        if clients is None:
+            yield frame
+            return
+        own = stack.enter_context(_frame(spark, clients))
+        run_id = one_run(
+            [row[0] for row in own.select("run_id").distinct().limit(2).collect()], clients
+        )
+        told = [row[0] for row in own.select("topic").distinct().collect()]
+        frame = frame.where(F.col("topic").isin(told)).withColumn("run_id", F.lit(run_id))
+        yield frame.unionByName(own)
+
+
+@contextmanager
+def _frame(spark: SparkSession, source: str) -> Iterator[DataFrame]:
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(_ROWS_MAX))
     match named_source(source):
         case NamedTopic(topic, servers):
@@ -112,10 +134,8 @@ def _from_topic(spark: SparkSession, topic: str, servers: str) -> DataFrame:
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for value in batch.column(0):
-                with pa.ipc.open_stream(value.as_buffer()) as reader:
-                    check_history(reader.schema, f"a record of {topic}")
-                    for rows in reader:
-                        yield pa.RecordBatch.from_arrays(rows.columns, schema=nullable)
+                table = read_history_record(value.as_buffer(), f"a record of {topic}")
+                yield from table.cast(nullable).to_batches()
 
     return records.mapInArrow(decode, _DDL)
 

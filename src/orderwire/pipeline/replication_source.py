@@ -1,15 +1,17 @@
 """Where histories of replication are: files, a folder, a topic.  No Spark."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from orderwire.pipeline.client import ReadLimits
 from orderwire.pipeline.kafka_client import KafkaClient
 from orderwire.pipeline.named_source import NamedTopic, named_source
 from orderwire.pipeline.offsets import OffsetRange
 from orderwire.trace.errors import TraceError
-from orderwire.trace.replication_schema import check_history, is_history
+from orderwire.trace.replication_schema import history_schema, is_history, read_history_record
 from orderwire.verify.replication_history import history_files, read_history_file
 
 
@@ -57,9 +59,8 @@ def _read_topic(topic: str, servers: str) -> pa.Table:
             wanted = OffsetRange(place.topic, place.partition, marks.low, marks.high)
             for messages in client.read(wanted, ReadLimits()):
                 for message in messages:
-                    with pa.ipc.open_stream(pa.py_buffer(message.value() or b"")) as reader:
-                        check_history(reader.schema, f"{topic}@{message.offset()}")
-                        tables.append(reader.read_all())
+                    value = pa.py_buffer(message.value() or b"")
+                    tables.append(read_history_record(value, f"{topic}@{message.offset()}"))
     finally:
         client.close()
     if not tables:
@@ -67,8 +68,32 @@ def _read_topic(topic: str, servers: str) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def read_histories(source: str) -> pa.Table:
-    """All rows of a source, in memory.  Raises TraceError, PipelineError."""
+def read_histories(source: str, clients: str | None = None) -> pa.Table:
+    """All rows of a source, in memory, with those of `clients`: then only of topics that these tell
+    of, and as parts of their run.  Raises TraceError, PipelineError."""
+    table = _read(source)
+    if clients is None:
+        return table
+    own = _read(clients)
+    told = pc.unique(own.column("topic"))
+    table = table.filter(pc.is_in(table.column("topic"), told))
+    run_id = one_run(pc.unique(own.column("run_id")).to_pylist(), clients)
+    field = history_schema().field("run_id")
+    table = table.set_column(0, field, pa.array([run_id] * table.num_rows, field.type))
+    return pa.concat_tables([table, own])
+
+
+def one_run(runs: Sequence[str], source: str) -> str:
+    """The run that brokers' rows belong to.  Raises TraceError."""
+    if len(runs) != 1:
+        raise TraceError(
+            f"{source} holds histories of {len(runs)} runs; expected those of one, which the"
+            " brokers' belong to"
+        )
+    return runs[0]
+
+
+def _read(source: str) -> pa.Table:
     match named_source(source):
         case NamedTopic(topic, servers):
             return _read_topic(topic, servers)

@@ -40,6 +40,8 @@ class TopicSink(Closing):
         producer_settings: dict[str, str | int | float | bool] | None = None,
     ) -> None:
         self.topic = topic
+        self.sent = 0
+        """Records on their way, or there."""
         self.acknowledged = 0
         """Records that the broker has confirmed."""
         self.failed = 0
@@ -79,6 +81,11 @@ class TopicSink(Closing):
         key = f"{batch.column(0)[0].as_py()}/{batch.column(1)[0].as_py()}"
         self._produce(key.encode(), value)
 
+    def poll(self) -> None:
+        """Take note of what the broker has confirmed by now.  Raises TraceError."""
+        self._producer.poll(0)
+        self._refuse_failed()
+
     def close(self) -> None:
         """Wait until the broker has confirmed every record.  Raises TraceError."""
         if not self._open:
@@ -94,6 +101,7 @@ class TopicSink(Closing):
         for _ in range(max(1, round(self._timeout_s / _POLL_S))):
             try:
                 self._producer.produce(self.topic, value, key, on_delivery=self._on_delivery)
+                self.sent += 1
                 return
             except BufferError:
                 self._producer.poll(_POLL_S)

@@ -5,18 +5,20 @@ a list, and a long list goes over several rows with the same position.  `verify.
 says which event fills which columns.
 
     1   as `verify.replication` has its events
+    2   + writer, time_ns: several write about one partition, each with positions of its own
 """
 
 import pyarrow as pa
 
 from orderwire.trace.errors import TraceError, TraceVersionError
 
-HISTORY_VERSION = "1"
+HISTORY_VERSION = "2"
 """What this release writes."""
-READABLE_HISTORIES = (HISTORY_VERSION,)
+READABLE_HISTORIES = ("1", HISTORY_VERSION)
+_SINCE_2 = ("writer", "time_ns")
 HISTORY_KEY = b"orderwire.replication.version"
 PARTITION_COLUMNS = ("run_id", "topic", "partition")
-"""Together they name a partition's history, which is sorted by position, then part."""
+"""Together they name a partition's history: sorted by position, then part, of each writer."""
 LISTS: dict[str, pa.DataType] = {
     "messages": pa.string(),
     "offsets": pa.int64(),
@@ -49,6 +51,8 @@ _SCHEMA = pa.schema(
         pa.field("end", pa.int64()),
         pa.field("high_watermark", pa.int64()),
         pa.field("flag", pa.bool_()),
+        pa.field("writer", pa.string()),
+        pa.field("time_ns", pa.int64()),
         *(pa.field(name, pa.list_(kind)) for name, kind in LISTS.items()),
     ],
     metadata={HISTORY_KEY: HISTORY_VERSION.encode()},
@@ -82,9 +86,32 @@ def check_history(schema: pa.Schema, origin: str) -> None:
             f" {', '.join(READABLE_HISTORIES)}"
         )
     for field in _SCHEMA:
+        if version == "1" and field.name in _SINCE_2:
+            continue
         at = schema.get_field_index(field.name)
         if at < 0 or schema.field(at).type != field.type:
             raise TraceError(f"{origin}: column {field.name!r} is missing or not {field.type}")
+
+
+def as_current(table: pa.Table) -> pa.Table:
+    """The rows of a checked history of any version, as this release writes them."""
+    columns = [
+        table.column(field.name)
+        if field.name in table.schema.names
+        else pa.nulls(table.num_rows, field.type)
+        for field in _SCHEMA
+    ]
+    return pa.Table.from_arrays(columns, schema=_SCHEMA)
+
+
+def read_history_record(value: pa.Buffer, origin: str) -> pa.Table:
+    """The rows in one record of a topic.  Raises TraceError, TraceVersionError."""
+    try:
+        with pa.ipc.open_stream(value) as reader:
+            check_history(reader.schema, origin)
+            return as_current(reader.read_all())
+    except pa.ArrowInvalid as error:
+        raise TraceError(f"{origin} is no Arrow stream: {error}") from None
 
 
 def history_ddl() -> str:

@@ -9,7 +9,8 @@ A history is what happened at one partition, in order.  A trace of real brokers 
   somebody looks;
 - `OnDisk`, from all brokers' files at one moment: journals, lanes and orphans too;
 - `Elected`, `RoundEnd`, `TookLower`, `Republished` and `LogStart`, from the brokers' notes;
-- `Settled`, once, when the faults have stopped and the partition has had its time.
+- `Settled`, once, when the faults have stopped and the partition has had its time;
+- `Missing`, before all else, where something of this is not there.
 
 A message is named by its producer; one that a producer without idempotence sends again has another
 name each time, as nothing tells the copies apart.
@@ -167,6 +168,17 @@ class Settled(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Whether what acks=1 acknowledged may be gone: a power failure, or `OrphanPolicy.DROP`."""
 
 
+class Missing(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """Rows of the history are not there: what it lacks proves nothing, and nothing is proved by it.
+
+    A contradiction among what is there stays one.
+    """
+
+    what: str
+    rows: int
+    """How many; 0: not known."""
+
+
 Event: TypeAlias = (
     Requested
     | Acknowledged
@@ -182,6 +194,7 @@ Event: TypeAlias = (
     | Lost
     | WentBack
     | Settled
+    | Missing
 )
 
 
@@ -197,6 +210,8 @@ class Judge:
 
     def __init__(self, *, breaches_max: int = 100) -> None:
         self.breaches: list[Breach] = []
+        self.lacks = False
+        """Whether parts of the history are missing: nothing holds for certain."""
         self._breaches_max = breaches_max
         self.truth: dict[int, Batch] = {}
         """Batch by its first offset: what was committed there first."""
@@ -269,8 +284,13 @@ class Judge:
                 self._high[broker, life] = high_watermark
             case Settled():
                 self._settled(event)
+            case Missing():
+                self.lacks = True
 
-    def _say(self, invariant: str, sentence: str) -> None:
+    def _say(self, invariant: str, sentence: str, *, absent: bool = False) -> None:
+        """Note a breach; `absent`: something is not there, which may be the history's fault."""
+        if absent and self.lacks:
+            return
         if len(self.breaches) < self._breaches_max:
             self.breaches.append(Breach(invariant, sentence))
 
@@ -318,7 +338,8 @@ class Judge:
             self._acknowledged[message] = (place, acks)
             if event.acks == -1 and self._committed.get(message) != place:
                 at = self._committed.get(message)
-                self._say("I1", f"{message} is acknowledged at {place}; it is committed at {at}")
+                said_of = f"{message} is acknowledged at {place}; it is committed at {at}"
+                self._say("I1", said_of, absent=at is None)
 
     def _delivered(self, event: Delivered) -> None:
         """[I3] Each message below the new position, in order, and nothing else."""
@@ -330,7 +351,8 @@ class Judge:
             )
         if event.next_position > self.end:
             self._passed.append(event)
-            self._say("I3", f"{event.consumer} passed {self.end}, which is not committed")
+            said = f"{event.consumer} passed {self.end}, which is not committed"
+            self._say("I3", said, absent=True)
             return
         self._compare_delivery(event)
 
@@ -345,6 +367,7 @@ class Judge:
                 "I3",
                 f"{event.consumer} went from {event.position} to {event.next_position} at"
                 f" {event.broker} with {list(event.records)}; committed are {due}",
+                absent=True,
             )
 
     def _advanced(self, event: Committed) -> None:
@@ -399,7 +422,8 @@ class Judge:
             return
         place = self._session.get(message)
         if place is None:
-            self._say("I5", f"{message} is committed at {offset}, and nobody sent it")
+            said = f"{message} is committed at {offset}, and nobody sent it"
+            self._say("I5", said, absent=True)
             return
         session, number = place
         newest = self._newest.get(session, -1)
@@ -445,19 +469,20 @@ class Judge:
         for message, (offset, acks) in self._acknowledged.items():
             gone = message not in event.messages and offset >= self._log_start
             if acks == 1 and gone and self._committed.get(message, -1) < 0:
-                self._say("I4", f"{message}, acknowledged at {offset}, is on no disk")
+                said = f"{message}, acknowledged at {offset}, is on no disk"
+                self._say("I4", said, absent=True)
 
     def _settled(self, event: Settled) -> None:
         """[I4, I8, I9]"""
         for said in self._late.values():
-            self._say("I9", said)
+            self._say("I9", said, absent=True)
         if event.in_sync != event.replicas:
             self._say("I8", f"in sync are {event.in_sync} of {event.replicas}")
         for message in self.uncommitted():
             offset, acks = self._acknowledged[message]
             if acks == -1 or not event.acks_one_lost:
                 said = f"{message}, acknowledged at {offset} (acks {acks}), is not committed"
-                self._say("I8", said)
+                self._say("I8", said, absent=True)
 
     def uncommitted(self) -> list[str]:
         """Messages that were acknowledged and are not committed.

@@ -15,6 +15,7 @@ from orderwire.verify.replication import (
     Event,
     Held,
     Judge,
+    Missing,
     OnDisk,
     Requested,
     RoundEnd,
@@ -55,6 +56,8 @@ class PartitionFindings(msgspec.Struct, frozen=True):
     """False: the history says that it is not promised."""
     sentences: list[str]
     """One for each breach, in the order in which they were found."""
+    missing: list[str]
+    """What the history lacks: without a breach the verdict is not known."""
 
 
 class HistoryCheck(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +80,8 @@ class HistoryPartition(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     verdict: Verdict
     violations: dict[str, int]
+    missing: list[str] = []
+    """What its history lacks."""
 
 
 class HistoryReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,14 +97,19 @@ def judge_partition(key: Key, events: Iterable[Event]) -> list[PartitionFindings
     judge = Judge(breaches_max=BREACHES_MAX)
     examined = dict.fromkeys(TITLES, 0)
     promised = True
+    missing: list[str] = []
     for event in events:
         judge.take(event)
+        if isinstance(event, Missing):
+            missing.append(f"{event.what} ({event.rows} rows)" if event.rows else event.what)
         promised = _count(event, examined, promised)
     found: dict[str, list[str]] = defaultdict(list)
     for breach in judge.breaches:
         found[breach.invariant].append(breach.sentence)
     return [
-        PartitionFindings(*key, each, examined[each], promised or each != "I4", found[each])
+        PartitionFindings(
+            *key, each, examined[each], promised or each != "I4", found[each], missing
+        )
         for each in TITLES
     ]
 
@@ -154,6 +164,7 @@ def audit_table(table: pa.Table) -> HistoryReport:
             each.promised,
             len(each.sentences),
             each.sentences[:EXAMPLES_MAX],
+            each.missing,
         )
         for each in findings
     ]
@@ -171,6 +182,7 @@ class Counted(msgspec.Struct, frozen=True):
     promised: bool
     violations: int
     examples: list[str]
+    missing: list[str]
 
 
 def conclude(findings: Sequence[Counted]) -> HistoryReport:
@@ -194,7 +206,9 @@ def conclude(findings: Sequence[Counted]) -> HistoryReport:
             HistoryCheck(
                 id=invariant,
                 title=title,
-                verdict=verdict_of(violations, unsure=examined == 0),
+                verdict=verdict_of(
+                    violations, unsure=examined == 0 or any(each.missing for each in of)
+                ),
                 # Where nobody asked for acks=1 there is nothing to promise.
                 promised=any(
                     each.promised and (each.examined > 0 or invariant != "I4") for each in of
@@ -208,13 +222,15 @@ def conclude(findings: Sequence[Counted]) -> HistoryReport:
     for key in sorted({(each.run_id, each.topic, each.partition) for each in findings}):
         of = [each for each in findings if (each.run_id, each.topic, each.partition) == key]
         broken = {each.invariant: each.violations for each in of if each.violations}
+        missing = of[0].missing
         partitions.append(
             HistoryPartition(
                 run_id=key[0],
                 topic=key[1],
                 partition=key[2],
-                verdict=Verdict.INVALID if broken else Verdict.VALID,
+                verdict=verdict_of(len(broken), unsure=bool(missing)),
                 violations=broken,
+                missing=missing,
             )
         )
     verdict = worst([check.verdict for check in checks if check.promised])

@@ -1,9 +1,11 @@
 """Events of replication to Arrow rows and back, to files and records and back."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +15,7 @@ from orderwire.trace.reader import TRACE_SUFFIXES, read_ipc
 from orderwire.trace.replication_schema import (
     LISTS,
     PARTITION_COLUMNS,
+    as_current,
     check_history,
     history_schema,
     is_history,
@@ -26,6 +29,7 @@ from orderwire.verify.replication import (
     Event,
     Held,
     LogStart,
+    Missing,
     OnDisk,
     Republished,
     Requested,
@@ -33,6 +37,7 @@ from orderwire.verify.replication import (
     Settled,
     TookLower,
 )
+from orderwire.verify.replication_merge import Noted, merged
 
 PART_ITEMS_MAX = 4_096
 """Batches or messages in one row; a longer event goes over several."""
@@ -63,6 +68,7 @@ _COLUMNS: Mapping[type, Mapping[str, str]] = {
     TookLower: {"broker": "broker", "epoch": "epoch", "known": "known_epoch"},
     Republished: {"new_offset": "start"},
     LogStart: {"offset": "start"},
+    Missing: {"what": "who", "rows": "end"},
     Settled: {"in_sync": "members", "replicas": "replicas", "acks_one_lost": "flag"},
 }
 """Which column each field of an event fills; batches, records and message sets are apart."""
@@ -125,12 +131,24 @@ def batches_from(
     run_id: str, topic: str, partition: int, events: Iterable[Event]
 ) -> Iterator[pa.RecordBatch]:
     """A partition's history as Arrow batches."""
+    noted = ((position, None, event) for position, event in enumerate(events))
+    return noted_batches(run_id, topic, partition, None, noted)
+
+
+def noted_batches(
+    run_id: str,
+    topic: str,
+    partition: int,
+    writer: str | None,
+    noted: Iterable[tuple[int, int | None, Event]],
+) -> Iterator[pa.RecordBatch]:
+    """What one writer noted of a partition (position, time in ns, event) as Arrow batches."""
     names = history_schema().names
+    whose = {"run_id": run_id, "topic": topic, "partition": partition, "writer": writer}
     rows: list[dict[str, Any]] = []
-    for position, event in enumerate(events):
+    for position, time_ns, event in noted:
         for part, row in enumerate(rows_of(event)):
-            whose = {"run_id": run_id, "topic": topic, "partition": partition}
-            rows.append({**whose, "position": position, "part": part, **row})
+            rows.append({**whose, "position": position, "part": part, "time_ns": time_ns, **row})
             if len(rows) >= _ROWS_MAX:
                 yield _batch(names, rows)
                 rows = []
@@ -150,70 +168,164 @@ def table_of(histories: Mapping[Key, Iterable[Event]]) -> pa.Table:
     return pa.Table.from_batches(batches, history_schema())
 
 
-def events_from(table: pa.Table) -> Iterator[Event]:
-    """The events of one partition's rows, which need not be sorted.  Raises TraceError."""
+class Parts(msgspec.Struct, frozen=True):
+    """One partition's events, before they are one history."""
+
+    own: list[Event]
+    """Of those who have no writer's name: they are in order."""
+    written: dict[str, list[Noted]]
+    """By writer."""
+    holes: list[Missing]
+    """What of these was lost."""
+
+
+def events_from(table: pa.Table) -> Iterable[Event]:
+    """The events of one partition's rows, which need not be sorted.
+
+    What several writers noted is put in one order.  Raises TraceError.
+    """
+    if table.column("writer").null_count == table.num_rows:
+        return (event for _, _, event in _noted(table, whole=True))
+    parts = parts_from(table)
+    return merged(parts.own, parts.written, parts.holes)
+
+
+def parts_from(table: pa.Table) -> Parts:
+    """What each wrote in one partition's rows.  Raises TraceError."""
+    column = table.column("writer")
+    own = [event for _, _, event in _noted(table.filter(pc.is_null(column)), whole=True)]
+    written: dict[str, list[Noted]] = {}
+    holes: list[Missing] = []
+    for writer in sorted(pc.unique(column.drop_null()).to_pylist()):
+        noted = list(_noted(table.filter(pc.equal(column, writer)), whole=False))
+        written[writer] = [Noted(time_ns, event) for _, time_ns, event in noted]
+        lacking = sum(
+            position - before - 1
+            for before, position in pairwise([-1, *(position for position, _, _ in noted)])
+        )
+        if lacking:
+            holes.append(Missing(f"rows of {writer}", lacking))
+    return Parts(own, written, holes)
+
+
+def _noted(table: pa.Table, *, whole: bool) -> Iterator[tuple[int, int, Event]]:
+    """Position, time and event of one writer's rows, by position; rows may come twice unless they
+    have to be `whole`.  Raises TraceError."""
     table = table.sort_by([("position", "ascending"), ("part", "ascending")])
-    columns = {name: table.column(name).to_pylist() for name in history_schema().names}
+    columns = _columns(table)
     total = table.num_rows
-    positions, parts = columns["position"], columns["part"]
+    positions, parts, times = columns["position"], columns["part"], columns["time_ns"]
     at = 0
-    for expected in range(total):
-        if at == total:
-            return
-        if positions[at] != expected or parts[at] != 0:
+    expected = 0
+    while at < total:
+        position = positions[at]
+        if parts[at] != 0 or (whole and position != expected):
             raise TraceError(
                 f"the history of {columns['topic'][at]}-{columns['partition'][at]} has position"
-                f" {positions[at]}, part {parts[at]}; expected {expected}, 0: it is not whole"
+                f" {position}, part {parts[at]}; expected {expected}, 0: it is not whole"
             )
-        end = at + 1
-        while end < total and positions[end] == expected:
-            if parts[end] != end - at:
-                raise TraceError(f"position {expected} lacks its part {end - at}")
-            end += 1
-        yield _event(columns, at, end)
-        at = end
+        rows = [at]
+        at += 1
+        while at < total and positions[at] == position:
+            if parts[at] == len(rows):
+                rows.append(at)
+            elif whole or parts[at] != len(rows) - 1:
+                raise TraceError(f"position {position} lacks its part {len(rows)}")
+            at += 1
+        yield position, times[rows[0]], _event(columns, rows)
+        expected = position + 1
 
 
-def _event(columns: Mapping[str, list[Any]], at: int, end: int) -> Event:
+class _Lists:
+    """A column of lists: what they hold is converted once, and cut where it is asked for."""
+
+    def __init__(self, column: pa.ChunkedArray) -> None:
+        array = column.combine_chunks()
+        self._offsets = array.offsets.to_pylist()
+        self._begin = self._offsets[0]
+        end = self._offsets[-1]
+        self._values: list[Any] = array.values.slice(self._begin, end - self._begin).to_pylist()
+
+    def __getitem__(self, row: int) -> list[Any]:
+        """The list in this row; empty when there is none."""
+        begin = self._begin
+        return self._values[self._offsets[row] - begin : self._offsets[row + 1] - begin]
+
+
+class _Column(Protocol):
+    def __getitem__(self, row: int) -> Any: ...
+
+
+def _columns(table: pa.Table) -> dict[str, _Column]:
+    """The columns as Python's values, those that are empty at little cost."""
+    total = table.num_rows
+    found: dict[str, _Column] = {}
+    for name in history_schema().names:
+        column = table.column(name)
+        if total and column.null_count == total:
+            found[name] = ((),) * total if name in LISTS else (None,) * total
+        elif name in LISTS:
+            found[name] = _Lists(column) if total else ()
+        else:
+            found[name] = column.to_pylist()
+    return found
+
+
+_PLAIN: Mapping[type, Sequence[tuple[str, str]]] = {
+    kind: [each for each in columns.items() if each[1] not in LISTS]
+    for kind, columns in _COLUMNS.items()
+}
+_LISTED: Mapping[type, Sequence[tuple[str, str]]] = {
+    kind: [each for each in columns.items() if each[1] in LISTS]
+    for kind, columns in _COLUMNS.items()
+}
+
+
+def _event(columns: Mapping[str, _Column], rows: Sequence[int]) -> Event:
+    at = rows[0]
     kind = _KINDS.get(columns["kind"][at])
     if kind is None:
         raise TraceError(f"unknown kind {columns['kind'][at]!r}; known are {', '.join(_KINDS)}")
-    fields: dict[str, Any] = {}
-    for field, column in _COLUMNS[kind].items():
-        value = columns[column][at]
-        fields[field] = tuple(value) if column in LISTS else value
+    fields: dict[str, Any] = {field: columns[column][at] for field, column in _PLAIN[kind]}
+    for field, column in _LISTED[kind]:
+        fields[field] = tuple(columns[column][at])
     if kind is Delivered:
-        fields["records"] = tuple(zip(columns["offsets"][at], columns["messages"][at], strict=True))
+        offsets, messages = columns["offsets"][at], columns["messages"][at]
+        fields["records"] = tuple(zip(offsets, messages, strict=True))
     elif kind is OnDisk:
         fields["messages"] = frozenset(
-            message for row in range(at, end) for message in columns["messages"][row]
+            message for row in rows for message in columns["messages"][row]
         )
-    elif kind in (Committed, Held):
-        fields["batches"] = tuple(
-            batch for row in range(at, end) for batch in _batches(columns, row)
-        )
+    elif kind is Committed or kind is Held:
+        batches: list[Batch] = []
+        for row in rows:
+            batches += _batches(columns, row)
+        fields["batches"] = tuple(batches)
     event: Event = kind(**fields)
     return event
 
 
-def _batches(columns: Mapping[str, list[Any]], row: int) -> Iterator[Batch]:
+def _batches(columns: Mapping[str, _Column], row: int) -> list[Batch]:
+    found: list[Batch] = []
     messages = columns["messages"][row]
     at = 0
     for first, last, epoch, digest, seal, count in zip(
-        *(
-            columns[name][row]
-            for name in ("firsts", "lasts", "epochs", "digests", "seals", "counts")
-        ),
-        strict=True,
+        *(columns[name][row] for name in _BATCH_COLUMNS), strict=True
     ):
-        yield Batch(first, last, epoch, digest, tuple(messages[at : at + count]), seal)
+        found.append(Batch(first, last, epoch, digest, tuple(messages[at : at + count]), seal))
         at += count
+    return found
 
 
 def histories_from(table: pa.Table) -> dict[Key, list[Event]]:
     """The events of each partition.  Raises TraceError."""
+    return {key: list(events_from(rows)) for key, rows in by_partition(table)}
+
+
+def by_partition(table: pa.Table) -> Iterator[tuple[Key, pa.Table]]:
+    """Each partition's rows."""
     if table.num_rows == 0:
-        return {}
+        return
     table = table.sort_by([(name, "ascending") for name in PARTITION_COLUMNS]).combine_chunks()
     changes = np.zeros(table.num_rows, np.bool_)
     changes[0] = True
@@ -221,11 +333,9 @@ def histories_from(table: pa.Table) -> dict[Key, list[Event]]:
         column = table.column(name).combine_chunks()
         changes[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
     begins = np.flatnonzero(changes).tolist()
-    found: dict[Key, list[Event]] = {}
     for at, end in zip(begins, [*begins[1:], table.num_rows], strict=True):
         run_id, topic, partition = (table.column(name)[at].as_py() for name in PARTITION_COLUMNS)
-        found[run_id, topic, partition] = list(events_from(table.slice(at, end - at)))
-    return found
+        yield (run_id, topic, partition), table.slice(at, end - at)
 
 
 def write_history(path: Path | str, histories: Mapping[Key, Iterable[Event]]) -> int:
@@ -278,12 +388,12 @@ def read_history_file(path: Path) -> pa.Table:
     Raises TraceError.
     """
     if _is_ipc(path):
-        return read_ipc(path, check_history)
+        return as_current(read_ipc(path, check_history))
     import pyarrow.parquet as pq
 
     table = pq.read_table(path, partitioning=None)
     check_history(table.schema, str(path))
-    return table
+    return as_current(table)
 
 
 def _is_ipc(path: Path) -> bool:

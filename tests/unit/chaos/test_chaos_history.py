@@ -10,7 +10,17 @@ from orderwire.chaos.clients import Moved, Sent
 from orderwire.chaos.evidence import partition_folder
 from orderwire.chaos.history import Life, histories
 from orderwire.chaos.run import _is_whole
-from orderwire.verify.replication import by_invariant, judge
+from orderwire.verify.kafka_batches import batches_of
+from orderwire.verify.replication import (
+    Committed,
+    Elected,
+    Event,
+    Missing,
+    by_invariant,
+    judge,
+)
+from orderwire.verify.replication_history import Parts
+from orderwire.verify.replication_merge import Noted
 
 TOPIC_ID = "00" * 16
 
@@ -109,3 +119,42 @@ def test_a_producer_with_one_life_only_needs_no_number_of_it(tmp_path: Path) -> 
         for at, name in enumerate(["p0-0", "p0-1"])
     ]
     assert broken(tmp_path, [("p0-0", 0), ("p0-1", 0)], sent) == {}
+
+
+def test_what_brokers_wrote_says_what_their_files_say(tmp_path: Path) -> None:
+    sent = [
+        *(heard(name, at) for at, name in enumerate(["p0-0", "p0-1"])),
+        heard("p0-2", 4),
+        GIVEN_UP,
+    ]
+    read = tuple((offset, name) for offset, (name, _) in enumerate(COPIED))
+    left = lives(tmp_path, COPIED)
+    data = next(partition_folder(left[0].folder, TOPIC_ID, 0).glob("*.log")).read_bytes()
+    batches = tuple(batch for _, _, batch, _ in batches_of(data))
+    written = {
+        f"{broker}/a": [
+            Noted(1, Elected(broker, broker)),
+            Noted(2, Committed(broker, 1, 0, 2, batches[:2])),
+            Noted(3, Committed(broker, 1, 2, 5, batches[2:])),
+        ]
+        for broker in range(3)
+    }
+
+    def of(parts: Parts | None) -> list[Event]:
+        return histories(
+            "t",
+            TOPIC_ID,
+            1,
+            left,
+            {0: (0, 1, 2)},
+            sent,
+            [Moved("c", 0, 0, len(read), read)],
+            [],
+            acks_one_lost=False,
+            written=None if parts is None else {0: parts},
+        )[0]
+
+    assert judge(of(None)) == judge(of(Parts([], written, []))) == []
+    shorter = {writer: noted[:2] for writer, noted in written.items()}
+    found = of(Parts([], shorter, []))
+    assert any(isinstance(event, Missing) for event in found) or by_invariant(judge(found))
