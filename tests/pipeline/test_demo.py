@@ -66,7 +66,7 @@ def assert_nothing_left(mark: str) -> None:
 def test_demo_keeps_every_promise_and_leaves_nothing_running(tmp_path: Path) -> None:
     with demo(tmp_path, "--members", "4") as (process, mark):
         out, err = process.communicate(timeout=400)
-    assert process.returncode == 0, err.decode()[-3_000:]
+    assert process.returncode == 0, (err + out).decode()[-6_000:]
     assert_nothing_left(mark)
     found = json.loads(out)
     assert out.count(b"\n") == 1

@@ -18,17 +18,19 @@ from replication_shapes import drawn_run
 from orderwire.broker.replication.settings import Mode
 from orderwire.cli.main import main
 from orderwire.pipeline.replication_audit import findings_of, history_frame, report_of
-from orderwire.pipeline.replication_source import is_history_source
+from orderwire.pipeline.replication_source import is_history_source, read_histories
 from orderwire.sim.replication_run import run_replication
 from orderwire.trace.reader import record_bytes
-from orderwire.verify.replication import Event, judge
+from orderwire.verify.replication import Committed, Elected, Event, judge
 from orderwire.verify.replication_audit import TITLES, audit_table
 from orderwire.verify.replication_history import (
     Key,
     batches_from,
+    noted_batches,
     table_of,
     write_history,
 )
+from orderwire.verify.verdict import Verdict
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
 
@@ -85,6 +87,39 @@ def test_a_topic_holds_histories(
     with history_frame(spark, source) as frame:
         report = report_of(findings_of(frame))
     assert report == audit_table(table_of(told))
+
+
+def test_brokers_in_a_topic_join_their_clients_files(
+    spark: SparkSession, servers: str, new_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = new_topic("written")
+    clients = tmp_path / "clients.parquet"
+    producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
+    own: dict[Key, list[Event]] = {}
+    for partition in range(2):
+        events = history(Random(partition))
+        own["mine", "t", partition] = [
+            event for event in events if not isinstance(event, Committed | Elected)
+        ]
+        told = [event for event in events if isinstance(event, Committed | Elected)]
+        if partition:
+            told = [event for number, event in enumerate(told) if number != 5]
+        noted = [(at + (at > 4 and partition), at, event) for at, event in enumerate(told)]
+        for batch in noted_batches("cluster", "t", partition, "all/1", iter(noted)):
+            producer.produce(topic, record_bytes(batch))
+        for batch in noted_batches("cluster", "another", partition, "all/1", iter(noted)):
+            producer.produce(topic, record_bytes(batch))
+    assert producer.flush(30) == 0
+    write_history(clients, own)
+    source = f"{topic}@{servers}"
+    with history_frame(spark, source, str(clients)) as frame:
+        report = report_of(findings_of(frame))
+    assert report == audit_table(read_histories(source, str(clients)))
+    assert [(each.run_id, each.topic, each.verdict) for each in report.partitions] == [
+        ("mine", "t", Verdict.VALID),
+        ("mine", "t", Verdict.UNKNOWN),
+    ]
+    assert report.partitions[1].missing == ["rows of all/1 (1 rows)"]
 
 
 def test_the_command_tells_histories_and_traces_apart(tmp_path: Path) -> None:
