@@ -1,7 +1,5 @@
 """ST with one rule off.  [S003:sec.4.1]"""
 
-from typing import Any
-
 import msgspec
 
 from orderwire.kernel import Effects, Instant, ProcessId
@@ -56,20 +54,12 @@ class OwnOrder(TachikawaST):
         super()._install(effects, record, now)
 
 
-class _OwnReceipt(TachikawaST):
-    RECEIPT: type[Receipt]
-
-    def __init__(self, me: ProcessId, *args: Any, **options: Any) -> None:
-        super().__init__(me, *args, **options)
-        self._receipt = self.RECEIPT(me, len(self._pseq))
-
-
 class _Unsorted(Receipt):
     def _sort(self, after: list[Place], order: tuple[ProcessId, ...]) -> list[Place]:
         return [place for place in after if place.source in order]
 
 
-class NoSorting(_OwnReceipt):
+class NoSorting(TachikawaST):
     """What is behind the line stays as it came."""
 
     RECEIPT = _Unsorted
@@ -83,7 +73,7 @@ class _PassesHoles(Receipt):
         return tuple(self.treq)
 
 
-class AckPassesHoles(_OwnReceipt):
+class AckPassesHoles(TachikawaST):
     """An empty place counts as accepted: no HACK."""
 
     RECEIPT = _PassesHoles
@@ -101,10 +91,46 @@ class _Refuses(Receipt):
         return pseq > expected
 
 
-class PrintedAcceptance(_OwnReceipt):
+class PrintedAcceptance(TachikawaST):
     """A PDU for others is accepted only right behind the last one accepted."""
 
     RECEIPT = _Refuses
+
+
+class _HoldsNothing(Receipt):
+    def accept(self, source: int, data: Data) -> bool:
+        lost = super().accept(source, data)
+        self.held[source].clear()
+        return lost
+
+
+class NoHeld(TachikawaST):
+    """What arrives behind a gap is dropped: it must be repeated too."""
+
+    RECEIPT = _HoldsNothing
+
+
+class HardSuspicion(TachikawaST):
+    """Condition (2) stops the group as condition (1) does, as printed."""
+
+    def _receive_data(self, effects: Effects, source: ProcessId, pdu: Data, now: Instant) -> None:
+        super()._receive_data(effects, source, pdu, now)
+        if self._suspected:
+            self._lost(effects, now)
+
+
+class FlowOnTseq(TachikawaST):
+    """The window counts TSEQ, so that NULLs close it, as printed."""
+
+    def may_send(self) -> bool:
+        if self._is_recovering():
+            return False
+        settings = self._settings
+        ids = self._streams.ids
+        fewest = min([self._buffers[k] for k in ids], default=0)
+        oldest = min([self._streams.al[self.me][k] for k in ids], default=0)
+        room = min(settings.window, fewest // (settings.headroom * len(ids)))
+        return self._tseq < oldest + room
 
 
 class Hasty(TachikawaST):

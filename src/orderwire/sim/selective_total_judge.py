@@ -1,10 +1,10 @@
-"""What ST promises, checked while a simulated group runs.  [S003:sec.2]"""
+"""What ST and its rivals promise, checked while a simulated group runs.  [S003:sec.2]"""
 
 from itertools import combinations
 
 from orderwire.kernel import Instant, ProcessId, members_of
 from orderwire.ordering.pdu import Delivered
-from orderwire.ordering.total.tachikawa_st import TachikawaST
+from orderwire.ordering.total.catalog import Promises, TotalOrder
 from orderwire.verify.selective_total import Logs
 
 Message = tuple[int, int]
@@ -12,10 +12,13 @@ Message = tuple[int, int]
 
 
 class SelectiveTotalJudge:
-    """O1 … O6 as definitions; a violation is a sentence."""
+    """O1 … O6 as definitions, as far as they are promised; a violation is a sentence."""
 
-    def __init__(self, cores: dict[ProcessId, TachikawaST], buffers_max: int) -> None:
+    def __init__(
+        self, cores: dict[ProcessId, TotalOrder], buffers_max: int, promises: Promises
+    ) -> None:
         self._cores = cores
+        self._promises = promises
         self._buffers_max = buffers_max
         self.violations: list[str] = []
         self.sent: dict[int, list[Message]] = {}
@@ -52,7 +55,8 @@ class SelectiveTotalJudge:
         here.add(message)
         log.append(message)
         self.latencies.append(now - indication.stamp)
-        self._check_atomic(process, message, indication.destinations)
+        if self._promises.atomic:
+            self._check_atomic(process, message, indication.destinations)
 
     def _check_atomic(self, process: ProcessId, message: Message, asked: int) -> None:
         members = {m.process for m in self._cores[process].view.members}
@@ -60,31 +64,19 @@ class SelectiveTotalJudge:
             core = self._cores.get(other)
             if core is None or other not in members or other in self.crashed:
                 continue
-            if message not in self._have.get(other, ()) and message not in {
-                (place.source, place.message.number)
-                for place in core.queued()
-                if place.message is not None
-            }:
+            if message not in self._have.get(other, ()) and message not in set(core.waiting()):
                 self.violations.append(f"O3: {message} is at {process}, and not at {other}")
 
     def check_buffers(self, process: ProcessId) -> None:
         """O6."""
-        used = self._cores[process].buffers_used
+        used = self._cores[process].buffers_used if self._promises.bounded else 0
         if used > self._buffers_max:
             self.violations.append(f"O6: {process} uses {used} buffers of {self._buffers_max}")
 
     def check_rest(self, survivors: set[int], *, at_rest: bool) -> None:
         """O2, O2', O4 and O5, when nothing is asked for any more."""
-        logs = Logs(
-            sent=self.sent,
-            received=self.delivered,
-            destinations={m: set(members_of(mask)) for m, mask in self.destinations.items()},
-        )
-        for one, other in combinations(sorted(self.delivered), 2):
-            if not logs.are_order_equivalent(one, other):
-                self.violations.append(f"O2: {one} and {other} disagree")
-        if not logs.is_acyclic():
-            self.violations.append("O2': the orders fit into no one order")
+        if self._promises.one_order:
+            self._check_order(survivors)
         if not at_rest:
             self.violations.append("O4: the group does not come to rest")
             return
@@ -96,6 +88,21 @@ class SelectiveTotalJudge:
                 if not everywhere:
                     self.violations.append(f"O4: {message} is missing at {sorted(live - have)}")
                 continue
-            anywhere = any(message in self._have.get(k, ()) for k in members_of(mask))
+            count = members_of(mask) if self._promises.uniform else live
+            anywhere = any(message in self._have.get(k, ()) for k in count)
             if anywhere and not everywhere:
                 self.violations.append(f"O5: {message} is missing at {sorted(live - have)}")
+
+    def _check_order(self, survivors: set[int]) -> None:
+        """O2 and O2', among the survivors when crashed members are not promised for."""
+        everybody = self._promises.uniform
+        logs = Logs(
+            sent=self.sent,
+            received={k: v for k, v in self.delivered.items() if everybody or k in survivors},
+            destinations={m: set(members_of(mask)) for m, mask in self.destinations.items()},
+        )
+        for one, other in combinations(sorted(logs.received), 2):
+            if not logs.are_order_equivalent(one, other):
+                self.violations.append(f"O2: {one} and {other} disagree")
+        if not logs.is_acyclic():
+            self.violations.append("O2': the orders fit into no one order")

@@ -1,4 +1,4 @@
-"""Drawn runs of ST: losses, outages, crashes, changes of views.  [S003:sec.4.1]"""
+"""Drawn runs of ST and its rivals: losses, outages, crashes, changes of views.  [S003:sec.4.1]"""
 
 from collections.abc import Callable, Mapping
 from random import Random
@@ -9,6 +9,8 @@ import msgspec
 from orderwire.kernel import Destinations, Instant, ProcessId, destinations, ms, us
 from orderwire.kernel.chance import stream
 from orderwire.ordering.pdu import Delivered, Multicast
+from orderwire.ordering.total.catalog import Promises, TotalOrder
+from orderwire.ordering.total.flushing import Flush
 from orderwire.ordering.total.pdu import (
     ChangeView,
     Data,
@@ -63,27 +65,35 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     latencies_ns: tuple[int, ...] = ()
 
 
-Maker = Callable[..., TachikawaST]
+Maker = Callable[..., TotalOrder]
+_EVERYTHING = Promises()
 
 
 def run(
-    plan: Plan, seed: int | str, make: Maker = TachikawaST, *, rest_ns: int = REST_NS
+    plan: Plan,
+    seed: int | str,
+    make: Maker = TachikawaST,
+    *,
+    promises: Promises = _EVERYTHING,
+    rest_ns: int = REST_NS,
 ) -> Outcome:
     """Run the group to rest; the same plan and seed give the same outcome.
 
-    One that is not at rest after `rest_ns` is stuck.
+    One that is not at rest after `rest_ns` is stuck.  What does not promise to rest is over when
+    everything is delivered and settled.
     """
-    return _Run(plan, seed, make).run(rest_ns)
+    return _Run(plan, seed, make, promises).run(rest_ns)
 
 
 class _Run:
-    def __init__(self, plan: Plan, seed: int | str, make: Maker) -> None:
+    def __init__(self, plan: Plan, seed: int | str, make: Maker, promises: Promises) -> None:
         self._plan = plan
         self._make = make
-        self._cores: dict[ProcessId, TachikawaST] = {}
+        self._promises = promises
+        self._cores: dict[ProcessId, TotalOrder] = {}
         settings = plan.settings
         physical = settings.buffers + settings.buffers // settings.headroom
-        self._judge = SelectiveTotalJudge(self._cores, physical)
+        self._judge = SelectiveTotalJudge(self._cores, physical, promises)
         self._channel = SerialChannel(plan.channel, seed, Turn, self._on_indication, self._on_put)
         self._counts: dict[type, int] = {}
         self._numbers: dict[ProcessId, int] = {}
@@ -102,10 +112,20 @@ class _Run:
             channel.at(when, lambda s=source, m=mask: self._send(s, m))  # type: ignore[misc]
         for change in plan.changes:
             channel.at(change.at_ns, lambda c=change: self._change(c))  # type: ignore[misc]
-        channel.run(rest_ns)
-        survivors = {int(k) for k in self._members if k not in self._judge.crashed}
-        at_rest = channel.is_idle and all(
-            not core.is_recovering and not core.queued()
+        if self._promises.rests:
+            channel.run(rest_ns)
+        else:
+            asked_ns = max([when for when, _, _ in plan.messages], default=0)
+            told_ns = [c.at_ns + max(after for _, after in c.told_after_ns) for c in plan.changes]
+            until = max([asked_ns, *told_ns])
+            channel.run(until)
+            while until < rest_ns and not self._is_settled():
+                until += 50 * SLOT_NS
+                channel.run(until)
+        survivors = self._survivors()
+        idle = channel.is_idle if self._promises.rests else self._is_settled()
+        at_rest = idle and all(
+            not core.is_recovering and not any(True for _ in core.waiting())
             for k, core in self._cores.items()
             if k in survivors
         )
@@ -121,6 +141,13 @@ class _Run:
             rest_ns=channel.now,
             latencies_ns=tuple(self._judge.latencies),
         )
+
+    def _survivors(self) -> set[int]:
+        return {int(k) for k in self._members if k not in self._judge.crashed}
+
+    def _is_settled(self) -> bool:
+        live = [self._cores[ProcessId(k)] for k in sorted(self._survivors())]
+        return all(getattr(core, "is_settled", True) for core in live)
 
     def _start(self, process: ProcessId, *, joining: bool) -> None:
         core = self._make(process, self._plan.settings, joining=joining)
@@ -185,6 +212,8 @@ class _Run:
         self._counts[form] = self._counts.get(form, 0) + 1
         if form is RstAck:
             self._epochs.add(pdu.epoch)
+        elif form is Flush:
+            self._epochs.add((pdu.view, 0))
 
     def _on_indication(self, process: ProcessId, indication: Any, now: Instant) -> None:
         if isinstance(indication, Delivered):
@@ -217,12 +246,12 @@ def _settings(chance: Random, members: int) -> TotalSettings:
 
 
 def _messages(
-    chance: Random, members: int, count: int, gap_ns: int
+    chance: Random, members: int, count: int, gap_ns: int, size_max: int | None = None
 ) -> tuple[tuple[int, ProcessId, Destinations], ...]:
     when, found = 0, []
     for _ in range(count):
         when += chance.randrange(1, 2 * gap_ns)
-        size = chance.randint(1, members)
+        size = chance.randint(1, size_max or members)
         mask = destinations(chance.sample(range(members), size))
         found.append((when, ProcessId(chance.randrange(members)), mask))
     return tuple(found)
@@ -249,25 +278,36 @@ def mixed(seed: int) -> Plan:
 
 
 def deaf(seed: int) -> Plan:
-    """Receivers overrun: each misses everything for a while."""
+    """Receivers overrun: each misses everything for a while.
+
+    In half of the runs few are to receive a message and it is delivered early, so that much depends
+    on what others miss that comes from the same source.
+    """
     chance = stream(seed, "deaf")
-    members = chance.randint(2, 5)
+    sharp = chance.random() < 0.5
+    members = chance.randint(3 if sharp else 2, 5)
     count = chance.randint(2, 30)
-    span = SLOT_NS * 8 * count
+    gap = SLOT_NS * chance.choice((1, 2) if sharp else (1, 2, 8))
+    span = gap * count
     outages = []
-    for _ in range(chance.randint(1, 4)):
+    for _ in range(chance.randint(1, 8 if sharp else 4)):
         start = chance.randrange(span)
         length = SLOT_NS * chance.randint(1, 40)
         outages.append(Outage(ProcessId(chance.randrange(members)), start, start + length))
+    settings = _settings(chance, members)
+    if sharp:
+        settings = msgspec.structs.replace(
+            settings, delivery=Delivery.PREACK, window=16, buffers=4096
+        )
     return Plan(
-        settings=_settings(chance, members),
+        settings=settings,
         channel=ChannelSettings(
             slot_ns=SLOT_NS,
             own_loss=chance.random() < 0.7,
             lag_ns=_lag(chance),
             outages=tuple(outages),
         ),
-        messages=_messages(chance, members, count, SLOT_NS * chance.choice((1, 2, 8))),
+        messages=_messages(chance, members, count, gap, 2 if sharp else None),
     )
 
 

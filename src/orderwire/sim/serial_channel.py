@@ -3,18 +3,23 @@
 C1: one serial order; C2: a receiver gets a part of it, in that order; C3: what a sender puts after
 it has heard a PDU stands after that PDU, and its queue is first in, first out.
 [S003:sec.2]
+
+A PDU to one member takes the channel as long as one to all, and only that member gets it.
 """
 
 import heapq
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from orderwire.kernel import Broadcast, Effects, Indicate, Instant, ProcessId
+from orderwire.kernel import Broadcast, Effects, Instant, ProcessId, Send
 from orderwire.kernel.chance import stream
+
+_Queued: TypeAlias = tuple[ProcessId | None, Any]
+"""(to one member or to all, PDU)."""
 
 
 class SerialCore(Protocol):
@@ -97,7 +102,7 @@ class SerialChannel:
         self._lag = stream(seed, "lag")
         self.now = Instant(0)
         self.cores: dict[ProcessId, SerialCore] = {}
-        self._queues: dict[ProcessId, deque[Any]] = {}
+        self._queues: dict[ProcessId, deque[_Queued]] = {}
         self._heard_at: dict[ProcessId, int] = {}
         self._wake_at: dict[ProcessId, int] = {}
         self._events: list[tuple[int, int, Callable[[], None]]] = []
@@ -153,14 +158,13 @@ class SerialChannel:
         queue = self._queues[process]
         for effect in effects:
             if isinstance(effect, Broadcast):
-                queue.append(effect.pdu)
-            elif isinstance(effect, Indicate):
-                if type(effect.indication) is self._turn_form:
-                    queue.append(self._turn_form)
-                else:
-                    self._on_indication(process, effect.indication, self.now)
+                queue.append((None, effect.pdu))
+            elif isinstance(effect, Send):
+                queue.append((effect.to, effect.pdu))
+            elif type(effect.indication) is self._turn_form:
+                queue.append((None, self._turn_form))
             else:
-                raise TypeError(f"a 1C channel carries broadcasts only, got {effect!r}")
+                self._on_indication(process, effect.indication, self.now)
         self._rearm(process)
         self._serve()
 
@@ -192,34 +196,38 @@ class SerialChannel:
                 return
             process = ready[self._access.randrange(len(ready))] if len(ready) > 1 else ready[0]
             queue = self._queues[process]
-            pdu = queue.popleft()
+            to, pdu = queue.popleft()
             if pdu is self._turn_form:
                 self._take_turn(process, queue)
                 continue
             self._busy = True
             self.put += 1
             self._on_put(process, pdu, self.now)
-            carried = partial(self._carried, process, pdu)
+            carried = partial(self._carried, process, to, pdu)
             self.at(self.now + self._settings.slot_ns, carried)
             return
 
-    def _take_turn(self, process: ProcessId, queue: deque[Any]) -> None:
+    def _take_turn(self, process: ProcessId, queue: deque[_Queued]) -> None:
         """Let the core say what it sends; it goes before what already waits."""
-        first: list[Any] = []
+        first: list[_Queued] = []
         for effect in self.cores[process].turn(self.now):
             if isinstance(effect, Broadcast):
-                first.append(effect.pdu)
-            elif isinstance(effect, Indicate):
+                first.append((None, effect.pdu))
+            elif isinstance(effect, Send):
+                first.append((effect.to, effect.pdu))
+            elif type(effect.indication) is self._turn_form:
+                first.append((None, self._turn_form))
+            else:
                 self._on_indication(process, effect.indication, self.now)
         queue.extendleft(reversed(first))
         self._rearm(process)
 
-    def _carried(self, source: ProcessId, pdu: Any) -> None:
+    def _carried(self, source: ProcessId, to: ProcessId | None, pdu: Any) -> None:
         self._busy = False
         settings = self._settings
         clean = settings.loss_until_ns is not None and self.now >= settings.loss_until_ns
         chance = 0.0 if clean or isinstance(pdu, settings.spared) else settings.loss
-        for process in self.cores:
+        for process in self.cores if to is None else (to,) if to in self.cores else ():
             own = process == source and not settings.own_loss
             if chance and self._loss.random() < chance and not own:
                 self.lost += 1

@@ -9,6 +9,7 @@ acknowledged when all its destinations know that of each other.  `tachikawa_st` 
 
 from collections import deque
 from collections.abc import Iterable
+from typing import ClassVar
 
 from orderwire.kernel import (
     Broadcast,
@@ -44,6 +45,8 @@ NAK_MAX = 256
 class DataTransfer:
     """One member, as long as nothing is lost.  [S003:sec.3.2]"""
 
+    RECEIPT: ClassVar[type[Receipt]] = Receipt
+
     def __init__(self, me: ProcessId, settings: TotalSettings, *, joining: bool = False) -> None:
         """Start in view 0, of all processes below `settings.members`; `joining`: in none yet."""
         self.me = me
@@ -52,7 +55,7 @@ class DataTransfer:
         self._acknowledges_all = settings.stability is Stability.ALL
         size = max(settings.members, me + 1)
         self._streams = Streams(size, settings.stability, witnesses=self._two_phases)
-        self._receipt = Receipt(me, size)
+        self._receipt = self.RECEIPT(me, size)
         self._tseq = 0
         self._number = 0
         self._pseq = [0] * size
@@ -161,6 +164,12 @@ class DataTransfer:
         """Return the places that are not delivered yet, in order."""
         return [*self._receipt.pre_acknowledged, *self._receipt.accepted]
 
+    def waiting(self) -> Iterable[tuple[int, int]]:
+        """Yield (source, number) of what is here and not delivered."""
+        for place in self.queued():
+            if place.message is not None:
+                yield place.source, place.message.number
+
     @property
     def pending(self) -> int:
         """How many messages of the application wait for the window."""
@@ -228,9 +237,13 @@ class DataTransfer:
     def _send_pending(self, effects: Effects, now: Instant) -> None:
         while self._pending and self.may_send():
             command, number, stamp = self._pending.popleft()
-            mask = command.destinations & self._streams.members
+            mask, payload = self._on_the_wire(command)
             if mask:  # Else all its destinations have departed.
-                self._build(effects, command.payload, mask, now, number, stamp)
+                self._build(effects, payload, mask, now, number, stamp)
+
+    def _on_the_wire(self, command: Multicast) -> tuple[int, bytes]:
+        """Return for whom the message is on the channel, and what it carries there."""
+        return command.destinations & self._streams.members, command.payload
 
     def may_send(self) -> bool:
         """Whether the window is open."""
@@ -528,17 +541,21 @@ class DataTransfer:
             streams.trim(place.source, message.tseq)
         return awaited
 
-    def _acknowledge(self, effects: Effects, now: Instant) -> None:
-        queue = self._receipt.pre_acknowledged
+    def _is_known_by_all(self, place: Place) -> bool:
+        """Whether every destination knows that every other has accepted it."""
         al = self._streams.al
         members = self._streams.members
-        while queue:
-            awaited = queue[0].awaited
-            while awaited:
-                k, other, heard = awaited[-1]
-                if al[k][other] < heard and members >> k & members >> other & 1:
-                    return
-                awaited.pop()
+        awaited = place.awaited
+        while awaited:
+            k, other, heard = awaited[-1]
+            if al[k][other] < heard and members >> k & members >> other & 1:
+                return False
+            awaited.pop()
+        return True
+
+    def _acknowledge(self, effects: Effects, now: Instant) -> None:
+        queue = self._receipt.pre_acknowledged
+        while queue and self._is_known_by_all(queue[0]):
             place = queue.popleft()
             assert place.message is not None
             self._deliver(effects, place.message, place.source, now)

@@ -117,6 +117,13 @@ class Streams:
                 headers.pop(tseq, None)
             self.stable[source] = line
 
+    def rewind(self, source: int, line: int) -> None:
+        """Forget what was told of `source` from `line` on: it will be sent again."""
+        self.al[source] = [min(level, line) for level in self.al[source]]
+        self._wit[source] = [[] for _ in range(self.size)]
+        for tseq in [tseq for tseq in self.header[source] if tseq >= line]:
+            del self.header[source][tseq]
+
     def witness(self, source: int, process: int, tseq: int) -> int:
         """Return w: who has that much of `process` has heard that it accepted `tseq`."""
         told = self._wit[source][process]

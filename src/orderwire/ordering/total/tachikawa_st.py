@@ -225,17 +225,16 @@ class TachikawaST(DataTransfer):
         if collection is None:
             return
         if isinstance(self._current, RstPak) and collection.agrees(self._record):
-            line = collection.line(self._sent.values(), tuple(self._pseq), self._tseq)
-            final = RstAck(
-                collection.epoch,
-                Destinations(0),
-                self._known(),
-                line,
-                tuple(collection.order),
-            )
-            self._tell(effects, final, now)
+            self._tell(effects, self._final(collection), now)
         if isinstance(self._current, RstAck) and not collection.need(acks=True):
             self._complete(effects, now)
+
+    def _final(self, collection: Collection) -> RstAck:
+        """Read again what is here: nothing of the old epoch can arrive any more."""
+        line = collection.line(self._sent.values(), tuple(self._pseq), self._tseq)
+        return RstAck(
+            collection.epoch, Destinations(0), self._known(), line, tuple(collection.order)
+        )
 
     # ------------------------------------------------------------------ completing
 
@@ -244,16 +243,14 @@ class TachikawaST(DataTransfer):
         collection = self._collection
         assert collection is not None
         assert isinstance(self._current, RstAck)
-        record = collection.record()
-        again = collection.to_repeat(self._sent.values(), tuple(self._pseq))
+        record = self._agreed(collection)
+        again = self._to_repeat(collection)
         self._last = msgspec.structs.replace(self._current, need=Destinations(0))
         self._collection = self._current = None
         self._ctl_at = NEVER
         self._install(effects, record, now)
         raised = self._streams.members
-        for process, ack in collection.acks.items():
-            known = ack.known
-            self._streams.raise_levels(process, known.ack, known.tseq - 1)
+        self._take_levels(collection)
         self._told = ()
         for data in again:
             self._repeat(effects, self._sent.get(data.tseq, data), now)
@@ -261,6 +258,20 @@ class TachikawaST(DataTransfer):
         self._progress(effects, raised, now)
         self._replay_future(effects, now)
         self._send_pending(effects, now)
+
+    def _agreed(self, collection: Collection) -> Record:
+        """Compute what all members compute."""
+        return collection.record()
+
+    def _to_repeat(self, collection: Collection) -> list[Data]:
+        """Return my messages that a destination misses."""
+        return collection.to_repeat(self._sent.values(), tuple(self._pseq))
+
+    def _take_levels(self, collection: Collection) -> None:
+        """Take what the RST_ACKs tell like what any PDU tells."""
+        for process, ack in collection.acks.items():
+            known = ack.known
+            self._streams.raise_levels(process, known.ack, known.tseq - 1)
 
     def _install(self, effects: Effects, record: Record, now: Instant) -> None:
         """Deliver what is before the line, sort the rest, enter the epoch and its view."""

@@ -1,0 +1,183 @@
+"""The total-order protocols of a 1C channel by name, and what each promises."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from orderwire.kernel import Effects, Instant, LocalProtocolError, ProcessId
+from orderwire.ordering.pdu import Multicast
+from orderwire.ordering.total.delta4_xamp import Delta4Xamp
+from orderwire.ordering.total.fixed_sequencer import FixedSequencer
+from orderwire.ordering.total.pdu import ChangeView
+from orderwire.ordering.total.skeen_agreement import SkeenAgreement
+from orderwire.ordering.total.source_sp import SourceSP
+from orderwire.ordering.total.st_go_back import StGoBack
+from orderwire.ordering.total.tachikawa_st import TachikawaST
+from orderwire.ordering.total.total_to import TotalTO
+from orderwire.ordering.total.totem_ring import TotemRing
+
+
+class TotalOrder(Protocol):
+    """A core of this family; what runs it on a channel needs no more than its last five."""
+
+    @property
+    def view(self) -> ChangeView:
+        """The installed view."""
+        ...
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether this member has stopped, for a recovery or a change of views."""
+        ...
+
+    @property
+    def buffers_used(self) -> int:
+        """How many places for messages are taken."""
+        ...
+
+    def waiting(self) -> Iterable[tuple[int, int]]:
+        """Yield (source, number) of what is here and not delivered."""
+        ...
+
+    def submit(self, command: Multicast | ChangeView, now: Instant) -> Effects:
+        """Send a message, or change the view."""
+        ...
+
+    def receive(self, source: ProcessId, pdu: Any, now: Instant) -> Effects:
+        """Take a PDU."""
+        ...
+
+    def turn(self, now: Instant) -> Effects:
+        """Return what is to be sent now that the channel is free."""
+        ...
+
+    def wake(self, now: Instant) -> Effects:
+        """Act on deadlines."""
+        ...
+
+    def next_deadline(self) -> Instant | None:
+        """Return the next one."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promises:
+    """What holds in every run, beside the order of each source and the set of destinations."""
+
+    one_order: bool = True
+    """What two members deliver in common they deliver in the same order, and all fit in one."""
+    atomic: bool = True
+    """When a message is delivered, every destination has it."""
+    uniform: bool = True
+    """The order, and all or nothing, hold also for what a member delivered that crashed then."""
+    bounded: bool = True
+    """No more buffers are used than the settings say."""
+    rests: bool = True
+    """When nothing is asked for, nobody sends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TotalAlgorithm:
+    """One entry of the catalog."""
+
+    name: str
+    summary: str
+    create: Callable[..., TotalOrder]
+    """`create(me, settings, joining=…)`."""
+    promises: Promises = Promises()
+    transmissions: str
+    """On a quiet channel, for a message to d destinations, as [S003] and the papers count them."""
+
+
+_FLUSHED = Promises(atomic=False, uniform=False, bounded=False)
+
+ALGORITHMS: Mapping[str, TotalAlgorithm] = {
+    entry.name: entry
+    for entry in (
+        TotalAlgorithm(
+            name="tachikawa-st",
+            summary="One order at all that have it, to any destinations; nobody special.  [S003]",
+            create=TachikawaST,
+            transmissions="1 + d (preack), 1 + 2d (ack), fewer under load",
+        ),
+        TotalAlgorithm(
+            name="total-to",
+            summary="The same with every message to everybody, who drops what is not for it.",
+            create=TotalTO,
+            transmissions="as ST with d = n",
+        ),
+        TotalAlgorithm(
+            name="source-sp",
+            summary="Only each source's own order; no stop, no sorting.  [S003]",
+            create=SourceSP,
+            promises=Promises(one_order=False),
+            transmissions="as ST",
+        ),
+        TotalAlgorithm(
+            name="st-go-back",
+            summary="ST that sends everything behind the failure line again.  [S003]",
+            create=StGoBack,
+            transmissions="as ST",
+        ),
+        TotalAlgorithm(
+            name="sequencer-pb",
+            summary="One member numbers and broadcasts what it is handed.  [K91]",
+            create=FixedSequencer,
+            promises=_FLUSHED,
+            transmissions="2",
+        ),
+        TotalAlgorithm(
+            name="sequencer-bb",
+            summary="Senders broadcast, one member broadcasts the numbers.  [K91]",
+            create=partial(FixedSequencer, sends_to_all=True),
+            promises=_FLUSHED,
+            transmissions="2, fewer under load",
+        ),
+        TotalAlgorithm(
+            name="sequencer-pb-resilient",
+            summary="The same, and all others have a message before anybody delivers it.  [K91]",
+            create=partial(FixedSequencer, resilience=1 << 12),
+            promises=Promises(bounded=False),
+            transmissions="3 + r, fewer under load",
+        ),
+        TotalAlgorithm(
+            name="skeen",
+            summary="The highest of the destinations' proposals counts.  [B87]",
+            create=SkeenAgreement,
+            promises=Promises(uniform=False, bounded=False),
+            transmissions="2 + d",
+        ),
+        TotalAlgorithm(
+            name="xamp",
+            summary="The place of the frame that all destinations have answered.  [R92]",
+            create=Delta4Xamp,
+            promises=Promises(bounded=False),
+            transmissions="2 + d",
+        ),
+        TotalAlgorithm(
+            name="totem-agreed",
+            summary="Who has the token numbers and sends; delivered without gaps.  [A95T]",
+            create=TotemRing,
+            promises=Promises(atomic=False, uniform=False, bounded=False, rests=False),
+            transmissions="1 + hops of the token",
+        ),
+        TotalAlgorithm(
+            name="totem-safe",
+            summary="The same, delivered when the token has shown that all have it.  [A95T]",
+            create=partial(TotemRing, is_safe=True),
+            promises=Promises(bounded=False, rests=False),
+            transmissions="1 + hops of the token",
+        ),
+    )
+}
+
+
+def algorithm(name: str) -> TotalAlgorithm:
+    """Return the catalog's entry of this name.  Raises LocalProtocolError if there is none."""
+    try:
+        return ALGORITHMS[name]
+    except KeyError:
+        raise LocalProtocolError(
+            f"no total-order protocol {name!r}; there are {', '.join(ALGORITHMS)}"
+        ) from None

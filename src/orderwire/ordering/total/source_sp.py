@@ -1,0 +1,70 @@
+"""SP: each source's messages in the order of its sending, and no order among sources.
+
+The service below ST [S003:sec.2], by the same PDUs: there is no failure line, no sorting and no
+stop.  A gap is asked for (NAK) and filled (RTX), and only the source's own later messages wait.
+"""
+
+from collections import deque
+
+from orderwire.kernel import Effects, Instant
+from orderwire.ordering.total.pdu import Data, number_at
+from orderwire.ordering.total.receipt import Place, Receipt
+from orderwire.ordering.total.tachikawa_st import TachikawaST
+
+
+class _Gaps(Receipt):
+    """A gap is a row of empty places, at once."""
+
+    def accept(self, source: int, data: Data) -> bool:
+        pseq = number_at(data.pseq, self._me)
+        expected = self.preq[source]
+        if pseq > expected:
+            if not self.holes[source]:
+                self.hack[source] = self.treq[source]
+            for number in range(expected, pseq):
+                place = Place(source, number, None)
+                self.holes[source][number] = place
+                self.accepted.append(place)
+            self.preq[source] = pseq
+        return super().accept(source, data)
+
+
+class SourceSP(TachikawaST):
+    """One member.  [S003:sec.2]"""
+
+    NAME = "source-sp"
+    RECEIPT = _Gaps
+
+    def _pre_acknowledge(self, effects: Effects, now: Instant) -> None:
+        if not self._confirmed:
+            return
+        receipt = self._receipt
+        stable = self._streams.stable
+        blocked, kept = 0, deque[Place]()
+        for place in receipt.accepted:
+            message = place.message
+            if (
+                blocked >> place.source & 1
+                or message is None
+                or message.tseq >= stable[place.source]
+            ):
+                blocked |= 1 << place.source
+                kept.append(place)
+            elif self._two_phases:
+                place.awaited = self._witnesses(place, message)
+                receipt.pre_acknowledged.append(place)
+                self._ack_due(now)
+            else:
+                self._deliver(effects, message, place.source, now)
+        receipt.accepted = kept
+
+    def _acknowledge(self, effects: Effects, now: Instant) -> None:
+        blocked, kept = 0, deque[Place]()
+        for place in self._receipt.pre_acknowledged:
+            if blocked >> place.source & 1 or not self._is_known_by_all(place):
+                blocked |= 1 << place.source
+                kept.append(place)
+            else:
+                assert place.message is not None
+                self._deliver(effects, place.message, place.source, now)
+        self._receipt.pre_acknowledged = kept
