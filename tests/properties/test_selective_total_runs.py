@@ -34,11 +34,13 @@ def test_no_promise_is_broken_in_many_runs(name: str) -> None:
 
 
 CAUGHT = {
-    mutants.NoPrefix: ("deaf", (619, 824), "O2"),
-    mutants.PointInTheLog: ("deaf", (1, 7, 9, 10), "O2"),
-    mutants.OwnOrder: ("deaf", (7, 19, 39), "O2"),
-    mutants.NoSorting: ("deaf", (1, 7, 10), "O2"),
-    mutants.AckPassesHoles: ("deaf", (1, 4, 21), "O3"),
+    mutants.NoPrefix: ("deaf", (3, 69), "O2"),
+    mutants.PointInTheLog: ("deaf", (10, 36), "O2"),
+    mutants.OwnOrder: ("deaf", (1, 5), "O2"),
+    mutants.NoSorting: ("deaf", (1, 4), "O2"),
+    mutants.AckPassesHoles: ("deaf", (0, 1), "O3"),
+    mutants.PrintedAcceptance: ("mixed", (0, 1), "O4"),
+    mutants.FlowOnTseq: ("mixed", (0, 1, 2, 3), "O4"),
 }
 
 
@@ -53,6 +55,18 @@ def test_a_rule_that_is_off_is_caught(mutant: type[TachikawaST]) -> None:
         if any(violation.startswith(promise) for violation in broken):
             return
     pytest.fail(f"{mutant.__name__} breaks nothing in {seeds}")
+
+
+@pytest.mark.paper("S003:sec.4.1")
+def test_rules_that_only_save_work_break_nothing_when_off() -> None:
+    """HELD saves repetitions; condition (2) as a mere suspicion saves recoveries."""
+    found = {}
+    for make in (TachikawaST, mutants.NoHeld, mutants.HardSuspicion):
+        outcomes = [run(GENERATORS["mixed"](seed), seed, make) for seed in range(30)]
+        assert [o.violations for o in outcomes if o.violations] == []
+        found[make] = (sum(o.recoveries for o in outcomes), sum(o.repeated for o in outcomes))
+    assert found[mutants.NoHeld][1] > found[TachikawaST][1]
+    assert found[mutants.HardSuspicion][0] > 1.2 * found[TachikawaST][0]
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

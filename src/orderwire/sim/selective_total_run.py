@@ -62,6 +62,10 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     put: int
     lost: int
     rest_ns: int
+    put_by_last: int
+    """PDUs put when the last message was delivered."""
+    last_ns: int
+    """When that was."""
     latencies_ns: tuple[int, ...] = ()
 
 
@@ -100,6 +104,7 @@ class _Run:
         self._epochs: set[tuple[int, int]] = set()
         self._members = {ProcessId(k) for k in range(settings.members)}
         self._views = 0
+        self._put_by_last = self._last_ns = 0
         self._first_open = 0
         self._open_views = [frozenset(self._members)]
         self._installed: dict[int, set[ProcessId]] = {}
@@ -139,6 +144,8 @@ class _Run:
             put=channel.put,
             lost=channel.lost,
             rest_ns=channel.now,
+            put_by_last=self._put_by_last,
+            last_ns=self._last_ns,
             latencies_ns=tuple(self._judge.latencies),
         )
 
@@ -219,6 +226,7 @@ class _Run:
         if isinstance(indication, Delivered):
             self._judge.note_delivered(process, indication, now)
             self._judge.check_buffers(process)
+            self._put_by_last, self._last_ns = self._channel.put, now
         elif isinstance(indication, Installed):
             self._note_installed(process, indication.number)
 
@@ -286,18 +294,24 @@ def deaf(seed: int) -> Plan:
     chance = stream(seed, "deaf")
     sharp = chance.random() < 0.5
     members = chance.randint(3 if sharp else 2, 5)
-    count = chance.randint(2, 30)
+    count = chance.randint(10 if sharp else 2, 30)
     gap = SLOT_NS * chance.choice((1, 2) if sharp else (1, 2, 8))
     span = gap * count
     outages = []
-    for _ in range(chance.randint(1, 8 if sharp else 4)):
+    for _ in range(chance.choice((2, 6, 12) if sharp else (1, 2, 3, 4))):
         start = chance.randrange(span)
         length = SLOT_NS * chance.randint(1, 40)
         outages.append(Outage(ProcessId(chance.randrange(members)), start, start + length))
     settings = _settings(chance, members)
     if sharp:
         settings = msgspec.structs.replace(
-            settings, delivery=Delivery.PREACK, window=16, buffers=4096
+            settings,
+            delivery=Delivery.PREACK,
+            window=16,
+            buffers=4096,
+            ack_delay_ns=2 * SLOT_NS,
+            heartbeat_ns=8 * SLOT_NS,
+            heartbeat_max_ns=80 * SLOT_NS,
         )
     return Plan(
         settings=settings,

@@ -155,6 +155,11 @@ class SerialChannel:
     # ------------------------------------------------------------------
 
     def _apply(self, process: ProcessId, effects: Effects) -> None:
+        self._apply_effects(process, effects)
+        self._rearm(process)
+        self._serve()
+
+    def _apply_effects(self, process: ProcessId, effects: Effects) -> None:
         queue = self._queues[process]
         for effect in effects:
             if isinstance(effect, Broadcast):
@@ -165,8 +170,6 @@ class SerialChannel:
                 queue.append((None, self._turn_form))
             else:
                 self._on_indication(process, effect.indication, self.now)
-        self._rearm(process)
-        self._serve()
 
     def _rearm(self, process: ProcessId) -> None:
         core = self.cores.get(process)
@@ -208,18 +211,12 @@ class SerialChannel:
             return
 
     def _take_turn(self, process: ProcessId, queue: deque[_Queued]) -> None:
-        """Let the core say what it sends; it goes before what already waits."""
-        first: list[_Queued] = []
-        for effect in self.cores[process].turn(self.now):
-            if isinstance(effect, Broadcast):
-                first.append((None, effect.pdu))
-            elif isinstance(effect, Send):
-                first.append((effect.to, effect.pdu))
-            elif type(effect.indication) is self._turn_form:
-                first.append((None, self._turn_form))
-            else:
-                self._on_indication(process, effect.indication, self.now)
-        queue.extendleft(reversed(first))
+        """Let the core say what it sends, once nothing that it sent before waits any more."""
+        if any(pdu is not self._turn_form for _, pdu in queue):
+            if all(pdu is not self._turn_form for _, pdu in queue):
+                queue.append((None, self._turn_form))
+            return
+        self._apply_effects(process, self.cores[process].turn(self.now))
         self._rearm(process)
 
     def _carried(self, source: ProcessId, to: ProcessId | None, pdu: Any) -> None:
