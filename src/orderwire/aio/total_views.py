@@ -218,6 +218,8 @@ class GroupViews(_Registered):
 
     def _proposed(self, _: "asyncio.Task[None]") -> None:
         self._proposing = None
+        if self.scope.live:  # What came while it ended was left to it.
+            self._changed(set())
 
     def alive(self) -> dict[ProcessId, Entrant]:
         """Return who lives."""
