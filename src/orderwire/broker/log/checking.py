@@ -100,11 +100,12 @@ def check_newest(
             return
 
 
-def good_behind(file: LogFile, position: int, offset: int) -> bool:
+def good_behind(file: LogFile, position: int, offset: int, epoch: int) -> bool:
     """Whether a good batch follows the bad one that stands here, instead of the one of this offset.
 
     Then that is damage, and no torn tail: unless a hole is in it, as a power failure leaves of what
-    was never synced.  Raises StorageError.
+    was never synced, or what follows is of a later epoch than `epoch`, the last that is known: one
+    is durable before its first batch is.  Raises StorageError.
     """
     head = file.read(position, HEADER_BYTES)
     if len(head) < HEADER_BYTES:
@@ -115,9 +116,16 @@ def good_behind(file: LogFile, position: int, offset: int) -> bool:
         return False
     if bytes(_HOLE_BYTES) in file.read(position, behind - position):
         return False
-    base, length, _, magic, crc, delta = _CHECKED.unpack_from(file.read(behind, HEADER_BYTES))
+    base, length, later, magic, crc, delta = _CHECKED.unpack_from(file.read(behind, HEADER_BYTES))
     end = behind + length + LENGTH_OVERHEAD
-    if base <= offset or magic != MAGIC or delta < 0 or length < _LEAST or end > file.size:
+    if (
+        later > epoch
+        or base <= offset
+        or magic != MAGIC
+        or delta < 0
+        or length < _LEAST
+        or end > file.size
+    ):
         return False
     batch = file.read(behind, end - behind)
     return bool(crc32c(memoryview(batch)[CRC_FROM:]) == crc)

@@ -210,7 +210,7 @@ def _recover(
             reason = f"{segment_name(base, LOG)} {found.reason}"
             if base < durable_below:
                 raise LogDamaged(f"{reason}; this was durable: restore the file from a copy")
-            damaged = good_behind(file, found.good_bytes, found.next_offset)
+            damaged = good_behind(file, found.good_bytes, found.next_offset, epochs.latest)
             if damaged and not cuts_damage:
                 raise LogDamaged(f"{reason}, and good batches behind it")
             cut += file.size - found.good_bytes
