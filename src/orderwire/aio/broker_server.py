@@ -7,6 +7,7 @@ from asyncio import AbstractEventLoop, Server, TimerHandle
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import SystemRandom
@@ -83,10 +84,6 @@ class BrokerLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 class BrokerFailed(OrderwireError):
     """The broker had to stop: its disk failed, and nothing more may be promised."""
-
-
-def _salt() -> bytes:
-    return secrets.token_bytes(SALT_BYTES)
 
 
 ReplicaOpener: TypeAlias = Callable[[ReplicaOf, Storage, Instant], Replica]
@@ -325,7 +322,7 @@ class BrokerServer:
             assert guard.store is not None
             known = dict(guard.accounts.users.get(name, {}))
             texts = await self.loop.run_in_executor(
-                None, credentials_unless, known, password, _salt
+                None, credentials_unless, known, password, partial(secrets.token_bytes, SALT_BYTES)
             )
             if texts is None:
                 continue

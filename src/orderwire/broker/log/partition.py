@@ -38,9 +38,9 @@ from orderwire.broker.log.recovery import (
     Checkpoint,
     CleanStop,
     Opened,
-    SegmentRow,
     new_segment,
     open_segments,
+    rows_of,
 )
 from orderwire.broker.log.sealed import seal
 from orderwire.broker.log.segment import DELETED, INDEX, LOG, PRODUCERS, Segment, segment_name
@@ -380,19 +380,13 @@ class PartitionLog:
         return seal(
             Checkpoint(
                 active.base_offset,
-                self._rows(),
+                rows_of(self._segments),
                 index.to_bytes(active.size),
                 self.producers.to_bytes(self.end_offset),
                 self._cuts,
                 self.epochs.at(self.end_offset - 1),
             )
         )
-
-    def _rows(self) -> list[SegmentRow]:
-        return [
-            SegmentRow(each.base_offset, each.size, each.next_offset, each.newest_ms, each.began_ms)
-            for each in self._segments
-        ]
 
     def end_sync(self, job: SyncJob, error: StorageError | None = None) -> None:
         """Take note of a job that has run, or failed: then nobody knows what is on disk."""
@@ -544,7 +538,7 @@ class PartitionLog:
         self._active.save_index()
         name = segment_name(self.end_offset, PRODUCERS)
         self._storage.replace_file(name, self.producers.to_bytes(self.end_offset))
-        self._storage.replace_file(CLEAN, seal(CleanStop(self._rows())))
+        self._storage.replace_file(CLEAN, seal(CleanStop(rows_of(self._segments))))
         self._closed = True
 
     def _check_usable(self) -> None:

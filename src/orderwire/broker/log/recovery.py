@@ -36,6 +36,14 @@ class SegmentRow(msgspec.Struct, array_like=True):
     began_ms: int
 
 
+def rows_of(segments: list[Segment]) -> list[SegmentRow]:
+    """Return what is to be said about these."""
+    return [
+        SegmentRow(each.base_offset, each.size, each.next_offset, each.newest_ms, each.began_ms)
+        for each in segments
+    ]
+
+
 class Checkpoint(msgspec.Struct, array_like=True):
     """Content of CHECKPOINT: what was durable, and what a scan of it would have found."""
 
