@@ -265,18 +265,25 @@ class ChannelRelay:
             self.counters["refused"] += 1
             self._socket.send([encode_refused(Refused(self.incarnation, why))], address)
             return
-        if member is None or member.incarnation != call.incarnation:
+        is_new = member is None or member.incarnation != call.incarnation
+        if is_new:
             loss = stream(self.settings.seed, f"channel/up/{call.member}")
-            member = self._members[call.member] = _Member(call, address, loss)
+            member = _Member(call, address, loss)
+            self._members[call.member] = member
             self._incarnations[call.member] = call.incarnation
             _LOG.info("member %d is here, at %s", call.member, address)
+        assert member is not None
         member.address = address
         member.heard_ns = time.monotonic_ns()
         settings = self.settings
-        welcome = Welcome(
-            self.incarnation, settings.multicast, settings.loss, settings.seed, self.present
+        welcome = encode_welcome(
+            Welcome(
+                self.incarnation, settings.multicast, settings.loss, settings.seed, self.present
+            )
         )
-        self._socket.send([encode_welcome(welcome)], address)
+        # All hear at once of somebody new: they may be waiting for it.
+        for each in self._members.values() if is_new else (member,):
+            self._socket.send([welcome], each.address)
 
     def _part(self, call: Call, address: Address) -> None:
         member = self._members.get(call.member)
