@@ -60,23 +60,10 @@ class Lane:
         self._last_read: tuple[tuple[int, int, int], tuple[int, bytes]] | None = None
         """What was read last, if it is short: several members are sent the same."""
         self._newest_stay = ordered >> STAY_BITS
-        torn_stay = -1
         for base in _bases(storage):
-            stay = base >> STAY_BITS
-            self._newest_stay = max(self._newest_stay, stay)
-            segment = _Segment(base, storage.open(_name(base)))
-            if stay == torn_stay:
-                self.cut_bytes += segment.file.size
-                storage.remove(_name(base))
-                continue
-            if segment.end > ordered:
-                start = max(ordered - base, 0)
-                good = _good_bytes(segment.file, start)
-                if good < segment.file.size:
-                    self.cut_bytes += segment.file.size - good
-                    segment.file.truncate(good)
-                    torn_stay = stay
-            self._segments.append(segment)
+            self._newest_stay = max(self._newest_stay, base >> STAY_BITS)
+            self._segments.append(_Segment(base, storage.open(_name(base))))
+        self.back_to(ordered)
         self.uncommitted_bytes = self.pending_bytes(ordered)
 
     @property
@@ -97,6 +84,29 @@ class Lane:
                 break
             pending += segment.end - max(segment.base, ordered)
         return pending
+
+    def back_to(self, ordered: int) -> None:
+        """No more than this is ordered: what is torn or damaged behind it is cut off, as at the
+        start.  What was taken in the present stay others may wait for; that is checked when read.
+        Raises StorageError.
+        """
+        self._last_read = None
+        torn_stay = -1
+        whole: list[_Segment] = []
+        for segment in self._segments:
+            stay = segment.base >> STAY_BITS
+            if stay == torn_stay:
+                self.cut_bytes += segment.file.size
+                self._storage.remove(_name(segment.base))
+                continue
+            whole.append(segment)
+            if segment.end > ordered and not 0 < self.fresh <= segment.base:
+                good = _good_bytes(segment.file, max(ordered - segment.base, 0))
+                if good < segment.file.size:
+                    self.cut_bytes += segment.file.size - good
+                    segment.file.truncate(good)
+                    torn_stay = stay
+        self._segments = whole
 
     def begin(self, ordered: int) -> None:
         """Begin another stay, behind everything that was ever ordered.  Its name is durable."""
@@ -144,7 +154,7 @@ class Lane:
     def read(self, position: int, length: int) -> tuple[int, bytes]:
         """Return what comes first at or behind this position, and where: of one file only.
 
-        Raises BesideDamaged, should a whole batch of it not be what was taken.
+        Raises BesideDamaged, should a batch of it not be what was taken.
         """
         key = (position, length, self.end)
         if self._last_read is not None and self._last_read[0] == key:
@@ -154,7 +164,7 @@ class Lane:
             if segment.end > position:
                 start = max(position, segment.base)
                 data = segment.file.read(start - segment.base, length)
-                _check(segment, start, data)
+                _check(segment, start, data, whole=start + len(data) == segment.end)
                 if len(data) <= _KEPT_BYTES:
                     self._last_read = (key, (start, data))
                 return start, data
@@ -167,7 +177,7 @@ class Lane:
                 first = max(start, segment.base)
                 last = min(end, segment.end)
                 data = segment.file.read(first - segment.base, last - first)
-                _check(segment, first, data)
+                _check(segment, first, data, whole=True)
                 yield first, data
 
     def reclaim(self, committed: int) -> None:
@@ -216,9 +226,10 @@ def _good(data: bytes) -> tuple[int, bool]:
     return at, True
 
 
-def _check(segment: _Segment, position: int, data: bytes) -> None:
+def _check(segment: _Segment, position: int, data: bytes, *, whole: bool) -> None:
+    """Only what is no longer than it was asked to be may end within a batch."""
     good, cut_off = _good(data)
-    if not cut_off:
+    if good < len(data) and (whole or not cut_off):
         raise BesideDamaged(
             f"{_name(segment.base)}: the batch at position {position + good} is damaged"
         )

@@ -171,6 +171,7 @@ class LaneStore:
     def _undone(self, record: CutRecord) -> None:
         self._undone_times += 1
         self._synced = record.stamp
+        self.lane.back_to(record.end_of(self.me))
         for broker, copy in self.copies.items():
             copy.restart(record.end_of(broker))
 

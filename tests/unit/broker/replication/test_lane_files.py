@@ -5,7 +5,7 @@ from random import Random
 import pytest
 from tests.support.replication_lanes import NOON, Side, batch
 
-from orderwire.broker.log import LogDamaged, MemoryStorage, StorageError
+from orderwire.broker.log import BesideDamaged, LogDamaged, MemoryStorage, StorageError
 from orderwire.broker.log.faulty import FaultyStorage
 from orderwire.broker.replication.lane import STAY_BITS, Lane
 from orderwire.broker.replication.lane_copy import LaneCopy
@@ -76,6 +76,41 @@ def test_what_is_ordered_need_not_be_whole() -> None:
     again = Lane(storage, ordered)
     assert again.cut_bytes == 0
     assert list(again.parts(ordered, ordered + 1000)) == []
+
+
+def test_what_is_ordered_no_more_is_cut_where_it_is_torn() -> None:
+    """The log went back, behind what a power failure took of the lane."""
+    storage = MemoryStorage()
+    lane = Lane(storage, 0)
+    lane.begin(0)
+    first = lane.append(batch("a"))
+    torn = lane.append(batch("b"))
+    ordered = lane.end
+    del storage.files[f"lane-{first:020}"].content[-20:]
+    again = Lane(storage, ordered)
+    again.begin(ordered)
+    fresh = again.append(batch("c"))
+    again.back_to(first)
+    assert again.cut_bytes == len(batch("b")) - 20
+    taken = [(first, bytes(batch("a"))), (fresh, bytes(batch("c")))]
+    assert list(again.parts(first, again.end)) == taken
+    assert again.read(torn, 1000) == taken[1]
+
+
+@pytest.mark.parametrize("position", [8, 10, 16, 30, 64])
+def test_a_batch_that_is_not_what_was_taken_is_damage_wherever_the_bit_is(position: int) -> None:
+    """Its length is covered by no checksum."""
+    storage = MemoryStorage()
+    lane = Lane(storage, 0)
+    lane.begin(0)
+    first = lane.append(batch("a"))
+    lane.append(batch("b"))
+    storage.files[f"lane-{first:020}"].content[position] ^= 1
+    lane.back_to(first)  # batches of the present stay stay
+    with pytest.raises(BesideDamaged):
+        list(lane.parts(first, lane.end))
+    with pytest.raises(BesideDamaged):
+        lane.read(first, 1000)
 
 
 def test_files_of_committed_batches_go() -> None:
