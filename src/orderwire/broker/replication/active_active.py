@@ -315,9 +315,10 @@ class ActiveActiveReplica:
 
     def receive(self, source: BrokerId, message: Any, now: Instant) -> Effects:
         """Take a message of another replica.  Raises RemoteProtocolError."""
+        new = not self.links.up(source)  # whoever was waited for, whatever it knows
         over = message.epoch < self.files.known_epoch
         self._receive(source, message, now)
-        return self._finish(now, steps=not over)
+        return self._finish(now, steps=new or not over)
 
     def _receive(self, source: BrokerId, message: Message, now: Instant) -> None:
         epoch = message.epoch

@@ -4,8 +4,9 @@ import pytest
 from tests.support.replica_group import ReplicaGroup
 
 from orderwire.broker.error_codes import ErrorCode
-from orderwire.broker.log import Appended, MemoryStorage, Refused
+from orderwire.broker.log import Appended, LogConfig, MemoryStorage, Refused
 from orderwire.broker.replication import effects as asked
+from orderwire.broker.replication.active_active import ActiveActiveReplica
 from orderwire.broker.replication.active_active_messages import (
     CaughtUp,
     Collect,
@@ -17,9 +18,13 @@ from orderwire.broker.replication.active_active_messages import (
     OrphanPlace,
     RejoinFetch,
 )
-from orderwire.broker.replication.settings import OrphanPolicy
-from orderwire.broker.replication.view import BrokerId
+from orderwire.broker.replication.links import Hello
+from orderwire.broker.replication.settings import OrphanPolicy, ReplicationSettings
+from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.broker.wire.batch import CONTROL
+from orderwire.kernel import Instant
+
+NOON = Instant(1_700_000_000_000_000_000)
 
 
 def messages(group: ReplicaGroup, broker: int) -> list[tuple[int, int]]:
@@ -156,6 +161,17 @@ def test_r8_a_replica_that_was_away_gets_what_it_lacks_and_is_let_in() -> None:
     assert group.log(2) == group.log(0)
     assert len(group.said(RejoinFetch, 2)) == 3, "in pieces"
     assert [each.member for each in group.noted(asked.MemberJoined)] == [2]
+
+
+def test_i8_an_original_that_is_heard_in_an_epoch_before_is_asked_all_the_same() -> None:
+    """It said hello before it was elected; that it is there counts, and it says so once only."""
+    me, original = BrokerId(0), BrokerId(2)
+    replica = ActiveActiveReplica(me, MemoryStorage(), LogConfig(), ReplicationSettings(), NOON)
+    ids = tuple(map(BrokerId, range(3)))
+    replica.viewed(PartitionView(5, original, ids[1:], 1, replicas=ids), NOON)
+    replica.connected(original, NOON)
+    effects = replica.receive(original, Hello(4, answer=False), NOON)
+    assert [type(each.message) for each in effects if isinstance(each, asked.Tell)] == [RejoinFetch]
 
 
 def test_r8_it_is_let_in_while_requests_go_on() -> None:
