@@ -55,7 +55,7 @@ def find(folder: Path, prefix: str = "") -> Found:
     numbered: dict[int, int] = {}
     for path in segments(folder):
         data = path.read_bytes()
-        for at, _, batch, good in batches_of(data):
+        for at, _, batch, good in batches_of(data, prefix):
             *_, producer_id, producer_epoch, _, _ = HEADER.unpack_from(data, at)
             if producer_id >= 0:
                 numbered[batch.first] = producer_epoch

@@ -7,7 +7,7 @@ import pytest
 from orderwire.broker.wire.batch import place
 from orderwire.broker.wire.records import Record, build_batch
 from orderwire.chaos.clients import Moved, Sent
-from orderwire.chaos.evidence import partition_folder
+from orderwire.chaos.evidence import find, partition_folder
 from orderwire.chaos.history import Life, histories
 from orderwire.chaos.run import _is_whole
 from orderwire.verify.kafka_batches import batches_of
@@ -158,3 +158,12 @@ def test_what_brokers_wrote_says_what_their_files_say(tmp_path: Path) -> None:
     shorter = {writer: noted[:2] for writer, noted in written.items()}
     found = of(Parts([], shorter, []))
     assert any(isinstance(event, Missing) for event in found) or by_invariant(judge(found))
+
+
+def test_what_a_text_says_between_brackets_names_no_message(tmp_path: Path) -> None:
+    value = b"In <module>, <expr> is read from <stdin>."
+    batch = build_batch([Record(value, key=b"<text-1-0>")], base_offset=0, leader_epoch=0)
+    (tmp_path / f"{0:020}.log").write_bytes(batch)
+    found = find(tmp_path, "text-1-")
+    assert found.batches[0].messages == ("text-1-0",)
+    assert found.names == {"text-1-0"}
