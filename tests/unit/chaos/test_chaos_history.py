@@ -166,4 +166,4 @@ def test_what_a_text_says_between_brackets_names_no_message(tmp_path: Path) -> N
     (tmp_path / f"{0:020}.log").write_bytes(batch)
     found = find(tmp_path, "text-1-")
     assert found.batches[0].messages == ("text-1-0",)
-    assert found.names == {"text-1-0"}
+    assert found.messages == {"text-1-0"}
