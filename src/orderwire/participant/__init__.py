@@ -5,6 +5,8 @@ from orderwire.aio.impairment import Impairment
 from orderwire.aio.total_member import TotalMessage
 from orderwire.aio.zookeeper_access import ZookeeperAccess
 from orderwire.kernel import LocalProtocolError, OrderwireError
+from orderwire.ordering.total.pdu import Installed
+from orderwire.ordering.total.settings import Delivery
 from orderwire.participant.backbone import Backbone, GatewayState
 from orderwire.participant.drops import Dropped
 from orderwire.participant.participant import Participant
@@ -22,12 +24,14 @@ __all__ = [
     "Backbone",
     "Counters",
     "Credentials",
+    "Delivery",
     "DeltaCausal",
     "Dropped",
     "Fifo",
     "ForeignPeer",
     "GatewayState",
     "Impairment",
+    "Installed",
     "LocalProtocolError",
     "Order",
     "OrderwireError",
