@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
@@ -23,9 +23,7 @@ from orderwire.aio.datagram import Address
 from orderwire.aio.total_member import PackLimits, Told, TotalMember, TotalMessage, unpack
 from orderwire.aio.total_port import ChannelPort, Deaf, PortSettings
 from orderwire.aio.total_relay import new_incarnation
-from orderwire.aio.total_views import GroupViews
 from orderwire.aio.zookeeper_access import ZookeeperAccess
-from orderwire.aio.zookeeper_client import ClientSettings
 from orderwire.kernel import (
     NS_PER_MS,
     NS_PER_S,
@@ -42,6 +40,9 @@ from orderwire.ordering.total.settings import Delivery, TotalSettings
 from orderwire.ordering.total.st_codec import TachikawaSTCodec
 from orderwire.ordering.total.tachikawa_st import TachikawaST
 from orderwire.ordering.total.view_rules import StoredView
+
+if TYPE_CHECKING:
+    from orderwire.aio.total_views import GroupViews
 
 
 class TotalGroupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -158,6 +159,10 @@ class TotalGroup:
         whose session ends is excluded, and so is one that dies; a majority goes on without it.
         Raises LocalProtocolError, TimeoutError, ZookeeperUnavailable, ZookeeperRefused.
         """
+        # Who needs no ZooKeeper does not load its client.
+        from orderwire.aio.total_views import GroupViews
+        from orderwire.aio.zookeeper_client import ClientSettings
+
         settings = settings or TotalGroupSettings()
         group: Self | None = None
 
