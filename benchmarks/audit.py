@@ -32,6 +32,7 @@ from orderwire.verify.discovery_synthetic import (
     DomainSettings,
     synthetic_domain_batches,
 )
+from orderwire.verify.group_synthetic import GroupTraceSettings, synthetic_group_batches
 from orderwire.verify.kernels.slices import audit_slice
 from orderwire.verify.kernels.survey import SURVEYED, survey
 from orderwire.verify.report import Report
@@ -69,10 +70,17 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
     """Of it, this process."""
 
 
-def make_trace(path: Path, settings: SyntheticSettings | DomainSettings) -> None:
+def make_trace(
+    path: Path, settings: SyntheticSettings | DomainSettings | GroupTraceSettings
+) -> None:
     """Write a trace in the order of time."""
-    of_order = isinstance(settings, SyntheticSettings)
-    batches = synthetic_batches(settings) if of_order else synthetic_domain_batches(settings)
+    match settings:
+        case SyntheticSettings():
+            batches = synthetic_batches(settings)
+        case DomainSettings():
+            batches = synthetic_domain_batches(settings)
+        case GroupTraceSettings():
+            batches = synthetic_group_batches(settings)
     with pq.ParquetWriter(path, arrow_schema(), compression="zstd") as writer:
         for batch in batches:
             writer.write_table(pa.Table.from_batches([batch]), row_group_size=ROW_GROUP_EVENTS)

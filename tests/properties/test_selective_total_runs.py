@@ -4,10 +4,15 @@ import pytest
 import selective_total_mutants as mutants
 
 from orderwire.kernel import Instant, LocalProtocolError, ProcessId, ms
+from orderwire.ordering.total.catalog import ALGORITHMS
 from orderwire.ordering.total.pdu import ChangeView, Member
 from orderwire.ordering.total.settings import TotalSettings
 from orderwire.ordering.total.tachikawa_st import TachikawaST
 from orderwire.sim.selective_total_run import GENERATORS, run
+from orderwire.trace import MemorySink
+from orderwire.verify.audit import audit
+from orderwire.verify.source import TableSource
+from orderwire.verify.verdict import Verdict
 
 REST_NS = ms(2_000)
 
@@ -67,6 +72,47 @@ def test_rules_that_only_save_work_break_nothing_when_off() -> None:
         found[make] = (sum(o.recoveries for o in outcomes), sum(o.repeated for o in outcomes))
     assert found[mutants.NoHeld][1] > found[TachikawaST][1]
     assert found[mutants.HardSuspicion][0] > 1.2 * found[TachikawaST][0]
+
+
+AUDITED: dict[str, set[str]] = {
+    "tachikawa-st": set(),
+    "total-to": set(),
+    "st-go-back": set(),
+    "totem-safe": set(),
+    "source-sp": {"T1", "T2"},
+}
+
+
+@pytest.mark.parametrize("algorithm", AUDITED)
+def test_the_audit_of_its_trace_says_the_same(algorithm: str) -> None:
+    entry = ALGORITHMS[algorithm]
+    sink = MemorySink()
+    for name in ("mixed", "deaf-crash", "lossy-start-crash"):
+        for seed in range(6):
+            plan, run_id = GENERATORS[name](seed), f"{name}-{seed}"
+            outcome = run(
+                plan,
+                seed,
+                entry.create,
+                promises=entry.promises,
+                sink=sink,
+                run_id=run_id,
+                algorithm=algorithm,
+            )
+            assert outcome.violations == ()
+    report, _ = audit(TableSource(sink.table()))
+    assert report.verdict is Verdict.VALID
+    broken = {check.id for check in report.checks if check.violations and check.id[0] == "T"}
+    assert broken == AUDITED[algorithm]
+
+
+def test_the_audit_rejects_a_rule_that_is_off() -> None:
+    sink = MemorySink()
+    plan = GENERATORS["deaf"](1)
+    run(plan, 1, mutants.NoSorting, rest_ns=REST_NS, sink=sink)
+    report, _ = audit(TableSource(sink.table()))
+    assert report.verdict is Verdict.INVALID
+    assert {"T1", "T2"} <= {check.id for check in report.checks if check.violations}
 
 
 def test_the_same_seed_gives_the_same_run() -> None:

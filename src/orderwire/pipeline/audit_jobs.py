@@ -52,6 +52,7 @@ from orderwire.verify.kernels.lives import lives_of
 from orderwire.verify.kernels.slices import EVENTS_TARGET
 from orderwire.verify.kernels.survey import Survey, join_surveys
 from orderwire.verify.source import ParquetSource, RowGroup, TraceSource, settings_of
+from orderwire.verify.total_audit import has_total_order
 
 __all__ = ["SparkAudit", "audit_files", "audit_frame", "audit_source"]
 
@@ -241,7 +242,9 @@ def _plan(
             lives=lives,
             times_of=times_in(source, run_id),
         )
-        plans[run_id] = Plan(surveyed.extent(), settings, assumed, odd, slices, domain, lives)
+        total = has_total_order(settings, surveyed.views, options.expect)
+        extent = surveyed.extent()
+        plans[run_id] = Plan(extent, settings, assumed, odd, slices, domain, lives, total)
     return plans
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from orderwire.pipeline.audit_tasks import (
+    DEPARTED_PART,
     EXAMPLES_PART,
     EXTRA_COUNTS_PART,
     VIOLATIONS_PART,
@@ -30,6 +31,7 @@ from orderwire.verify.kernels.slices import Extent, Slice
 from orderwire.verify.kernels.violations import merge
 from orderwire.verify.report import (
     EXAMPLES_MAX,
+    TOTAL_ORDER_CHECKS,
     Report,
     RunReport,
     combine,
@@ -38,6 +40,7 @@ from orderwire.verify.report import (
 )
 from orderwire.verify.report import Found as Counted
 from orderwire.verify.settle import Settled, join_parts, settle
+from orderwire.verify.total_audit import GROUP_PARTS
 
 PAIRS_DDL = (
     "run_id string, process int, boot_ns bigint, of int, of_boot_ns bigint, peer_id string, "
@@ -94,6 +97,8 @@ class Plan:
     """Its discovery, if it has any."""
     lives: Lives = NO_LIVES
     """Of its processes."""
+    total: bool = False
+    """Its group has a total order, or should."""
 
     @property
     def alone(self) -> bool:
@@ -119,6 +124,20 @@ class Plan:
                 lives=self.lives,
             )
             for share in self.domain.shares
+        ]
+
+    def group_tasks(self) -> list[Task]:
+        """Return a task for each part of its total order."""
+        if self.alone or not self.total:
+            return []
+        return [
+            Task(
+                piece=Slice(run_id=self.extent.run_id, low=at),
+                settings=self.assumed,
+                group=part,
+                lives=self.lives,
+            )
+            for at, part in enumerate(GROUP_PARTS)
         ]
 
     def whole(self, extra: AuditOptions | None = None) -> Task:
@@ -191,7 +210,13 @@ def audit_in_rounds(
     if ordered and (options.waiting or options.clocks):
         checked = run([plan.whole(options) for plan in ordered.values()])
         rounds.append((checked, list(ordered)))
-        extra = checked.parts
+        extra = dict(checked.parts)
+    group_tasks = [task for plan in plans.values() for task in plan.group_tasks()]
+    if group_tasks:
+        judged = run(group_tasks)
+        rounds.append((judged, list(judged.parts)))
+        for name, found in judged.parts.items():
+            extra[name] = [*extra.get(name, []), *found]
     shares: dict[str, list[dict[str, pa.Table]]] = {}
     share_tasks = [task for plan in plans.values() for task in plan.share_tasks()]
     if share_tasks:
@@ -255,16 +280,21 @@ def _report(
     run_id = plan.extent.run_id
     mine = own.filter(pa.compute.equal(own.column("run_id"), run_id))
     tables = [examples_of(mine)]
-    checked: dict[str, int] = {}
+    checked = dict.fromkeys(TOTAL_ORDER_CHECKS[:-1] if plan.total else (), 0)
+    departed: list[int] = []
     for part in [*parts, *shares]:
         if EXAMPLES_PART in part:
             tables.append(part[EXAMPLES_PART])
         if EXTRA_COUNTS_PART in part:
             checked |= dict(zip(*part[EXTRA_COUNTS_PART].to_pydict().values(), strict=True))
+        if DEPARTED_PART in part:
+            departed += part[DEPARTED_PART].column("process").to_pylist()
     found = _counted(tables)
     base = None
     if settled is not None:
-        base = conclude(run_id, plan.settings, settled, found, checked, options.expect)
+        base = conclude(
+            run_id, plan.settings, settled, found, checked, options.expect, departed=departed
+        )
     if plan.domain is None:
         assert base is not None
         return base

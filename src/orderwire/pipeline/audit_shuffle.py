@@ -30,7 +30,9 @@ from orderwire.verify.kernels.discovery_share import ALL_NEEDED, share_kinds
 from orderwire.verify.kernels.lives import lined_up, lives_of
 from orderwire.verify.kernels.slices import LENGTH_WINDOWS_MIN, Extent, Slice, events_target
 from orderwire.verify.kernels.survey import JUSTIFIED, OF_DISCOVERY, window_of
+from orderwire.verify.kernels.total_columns import GROUP_NEEDED
 from orderwire.verify.source import STARTS, settings_of
+from orderwire.verify.total_audit import GROUP_PARTS, has_total_order
 
 PARTITIONS_MAX = 2_000
 TRUTH = pa.schema([arrow_schema().field(name) for name in DISCOVERY_NEEDED])
@@ -74,8 +76,12 @@ class ShuffledRounds:
 
     def _gathered(self, tasks: Sequence[Task]) -> DataFrame:
         """Bring the events of each task together; column `slice` is its number."""
-        by_share = tasks[0].share is not None
-        copied = (_shared_out if by_share else _sliced)(self._events, tasks)
+        first = tasks[0]
+        copied = _sliced(self._events, tasks)
+        if first.share is not None:
+            copied = _shared_out(self._events, tasks)
+        elif first.group is not None:
+            copied = _parted(self._events, tasks)
         return copied.repartitionById(min(len(tasks), PARTITIONS_MAX), F.col("slice").cast("int"))
 
 
@@ -96,6 +102,7 @@ def plan_frame(events: DataFrame, options: AuditOptions) -> dict[str, Plan]:
             F.max(F.when(member, F.col("process"))).alias("process"),
             F.max("process").alias("participant"),
             F.count_if(kind.isin(*OF_DISCOVERY)).alias("discovery"),
+            F.count_if(kind == EventKind.INSTALL.value).alias("views"),
         )
         .toArrow()
         .sort_by("run_id")  # here, and not by a shuffle
@@ -132,7 +139,8 @@ def plan_frame(events: DataFrame, options: AuditOptions) -> dict[str, Plan]:
                 lives=lives,
                 cuts=cuts_of(mine, partial(_times_of, events, run_id)),
             )
-        plans[run_id] = Plan(extent, settings, assumed, odd, slices, domain, lives)
+        total = has_total_order(settings, row["views"], options.expect)
+        plans[run_id] = Plan(extent, settings, assumed, odd, slices, domain, lives, total)
     return plans
 
 
@@ -181,6 +189,18 @@ def _shared_out(events: DataFrame, tasks: Sequence[Task]) -> DataFrame:
     plan = F.broadcast(events.sparkSession.createDataFrame(pa.Table.from_pylist(rows)))
     mine = "process >= low and process < high and array_contains(kinds, kind)"
     return events.select(*ALL_NEEDED).join(plan, "run_id").where(mine).select(*ALL_NEEDED, "slice")
+
+
+def _parted(events: DataFrame, tasks: Sequence[Task]) -> DataFrame:
+    """Give every event to the parts of the total order that need its kind."""
+    rows = []
+    for number, task in enumerate(tasks):
+        assert task.group is not None
+        kinds = list(GROUP_PARTS[task.group])
+        rows.append({"run_id": task.piece.run_id, "kinds": kinds, "slice": number})
+    plan = F.broadcast(events.sparkSession.createDataFrame(pa.Table.from_pylist(rows)))
+    mine = events.select(*GROUP_NEEDED).join(plan, "run_id").where("array_contains(kinds, kind)")
+    return mine.select(*GROUP_NEEDED, "slice")
 
 
 def _sliced(events: DataFrame, tasks: Sequence[Task]) -> DataFrame:

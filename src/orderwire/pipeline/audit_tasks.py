@@ -29,6 +29,7 @@ from orderwire.verify.kernels.survey import SURVEYED, Survey, survey
 from orderwire.verify.kernels.violations import VIOLATIONS
 from orderwire.verify.report import EXAMPLES_MAX, Report
 from orderwire.verify.source import ParquetSource, RowGroup
+from orderwire.verify.total_audit import audit_part, read_part
 
 FOUND_DDL = "run_id string, low bigint, part string, payload binary"
 FOUND = pa.schema(
@@ -38,6 +39,7 @@ VIOLATIONS_PART = "violations"
 EXAMPLES_PART = "examples"
 """The first violations of each check in the slice, and how many there are."""
 EXTRA_COUNTS_PART = "extra_counts"
+DEPARTED_PART = "departed"
 EXAMPLES = VIOLATIONS.append(pa.field("count", pa.int64()))
 
 
@@ -48,6 +50,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     settings: RunSettings
     extra: AuditOptions | None = None
     """Do the checks that need the run in one piece instead."""
+    group: str | None = None
+    """Judge this part of its total order instead, which needs the run in one piece."""
     share: Share | None = None
     """Judge these participants of its discovery instead, against `facts`."""
     facts: Facts | None = None
@@ -209,12 +213,22 @@ def _audited(task: Task, files: Files) -> dict[str, pa.Table]:
         return _extra_parts(rows, counts)
     if task.share is not None:
         table = read_share(source, task.share, task.settings, NO_LIVES)
+    elif task.group is not None:
+        table = read_part(source, task.group, run_id)
     else:
         table = source.read(run_id, task.piece.view_low, task.piece.view_high)
     return _parts(_judged(table, task))
 
 
 def _judged(table: pa.Table, task: Task) -> dict[str, pa.Table]:
+    if task.group is not None:
+        found = audit_part(task.piece.run_id, task.group, table, task.settings, task.lives)
+        departed = pa.array(found.departed, pa.int64())
+        return {
+            "violations": found.violations,
+            EXTRA_COUNTS_PART: _counts(found.checked),
+            DEPARTED_PART: pa.table({"process": departed}),
+        }
     table = lined_up(table, task.lives)
     if task.share is not None:
         assert task.facts is not None
@@ -232,13 +246,16 @@ def _parts(found: dict[str, pa.Table]) -> dict[str, pa.Table]:
 
 
 def _extra_parts(rows: pa.Table, counts: Mapping[str, int]) -> dict[str, pa.Table]:
-    counted = pa.table(
+    return _parts({"violations": rows, EXTRA_COUNTS_PART: _counts(counts)})
+
+
+def _counts(counts: Mapping[str, int]) -> pa.Table:
+    return pa.table(
         {
             "check": pa.array(list(counts), pa.string()),
             "count": pa.array(list(counts.values()), pa.int64()),
         }
     )
-    return _parts({"violations": rows, EXTRA_COUNTS_PART: counted})
 
 
 @lru_cache(maxsize=4)

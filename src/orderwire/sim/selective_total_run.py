@@ -26,7 +26,9 @@ from orderwire.ordering.total.pdu import (
 from orderwire.ordering.total.settings import Delivery, Stability, TotalSettings
 from orderwire.ordering.total.tachikawa_st import TachikawaST
 from orderwire.sim.selective_total_judge import SelectiveTotalJudge
+from orderwire.sim.selective_total_trace import TACHIKAWA_ST, GroupTrace
 from orderwire.sim.serial_channel import ChannelSettings, Outage, SerialChannel
+from orderwire.trace import Sink
 
 SLOT_NS = us(100)
 REST_NS = ms(60_000)
@@ -80,25 +82,48 @@ def run(
     *,
     promises: Promises = _EVERYTHING,
     rest_ns: int = REST_NS,
+    sink: Sink | None = None,
+    run_id: str = "st",
+    algorithm: str = TACHIKAWA_ST,
 ) -> Outcome:
     """Run the group to rest; the same plan and seed give the same outcome.
 
     One that is not at rest after `rest_ns` is stuck.  What does not promise to rest is over when
-    everything is delivered and settled.
+    everything is delivered and settled.  Its trace goes to `sink`, as run `run_id` of `algorithm`.
     """
-    return _Run(plan, seed, make, promises).run(rest_ns)
+    trace = None
+    if sink is not None:
+        joins = [process + 1 for change in plan.changes for process in change.join]
+        members = max([plan.settings.members, *joins])
+        trace = GroupTrace(run_id, sink, members, algorithm=algorithm)
+    return _Run(plan, seed, make, promises, trace).run(rest_ns)
 
 
 class _Run:
-    def __init__(self, plan: Plan, seed: int | str, make: Maker, promises: Promises) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        seed: int | str,
+        make: Maker,
+        promises: Promises,
+        trace: GroupTrace | None = None,
+    ) -> None:
         self._plan = plan
+        self._trace = trace
         self._make = make
         self._promises = promises
         self._cores: dict[ProcessId, TotalOrder] = {}
         settings = plan.settings
         physical = settings.buffers + settings.buffers // settings.headroom
         self._judge = SelectiveTotalJudge(self._cores, physical, promises)
-        self._channel = SerialChannel(plan.channel, seed, Turn, self._on_indication, self._on_put)
+        self._channel = SerialChannel(
+            plan.channel,
+            seed,
+            Turn,
+            self._on_indication,
+            self._on_put,
+            None if trace is None else trace.receive,
+        )
         self._counts: dict[type, int] = {}
         self._numbers: dict[ProcessId, int] = {}
         self._epochs: set[tuple[int, int]] = set()
@@ -135,6 +160,8 @@ class _Run:
             if k in survivors
         )
         self._judge.check_rest(survivors, at_rest=at_rest)
+        if self._trace is not None:
+            self._trace.close(survivors if at_rest else set(), channel.now)
         return Outcome(
             violations=tuple(self._judge.violations),
             delivered=sum(map(len, self._judge.delivered.values())),
@@ -159,6 +186,11 @@ class _Run:
     def _start(self, process: ProcessId, *, joining: bool) -> None:
         core = self._make(process, self._plan.settings, joining=joining)
         self._cores[process] = core
+        if self._trace is not None:
+            self._trace.start(process, self._channel.now)
+            if not joining:
+                mask = destinations(ProcessId(k) for k in range(self._plan.settings.members))
+                self._trace.found(process, mask, self._channel.now)
         self._channel.add(process, core)
 
     def _send(self, source: ProcessId, mask: Destinations) -> None:
@@ -223,6 +255,8 @@ class _Run:
             self._epochs.add((pdu.view, 0))
 
     def _on_indication(self, process: ProcessId, indication: Any, now: Instant) -> None:
+        if self._trace is not None:
+            self._trace.indicate(process, indication, now)
         if isinstance(indication, Delivered):
             self._judge.note_delivered(process, indication, now)
             self._judge.check_buffers(process)

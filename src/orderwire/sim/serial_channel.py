@@ -92,11 +92,14 @@ class SerialChannel:
         turn_form: type,
         on_indication: Callable[[ProcessId, Any, Instant], None],
         on_put: Callable[[ProcessId, Any, Instant], None],
+        on_receive: Callable[[ProcessId, ProcessId, Any, int, Instant], None] | None = None,
     ) -> None:
+        """`on_receive` is told (receiver, source, PDU, how many PDUs were put before it, time)."""
         self._settings = settings
         self._turn_form = turn_form
         self._on_indication = on_indication
         self._on_put = on_put
+        self._on_receive = on_receive
         self._access = stream(seed, "access")
         self._loss = stream(seed, "loss")
         self._lag = stream(seed, "lag")
@@ -222,6 +225,7 @@ class SerialChannel:
     def _carried(self, source: ProcessId, to: ProcessId | None, pdu: Any) -> None:
         self._busy = False
         settings = self._settings
+        place = self.put - 1
         clean = settings.loss_until_ns is not None and self.now >= settings.loss_until_ns
         chance = 0.0 if clean or isinstance(pdu, settings.spared) else settings.loss
         for process in self.cores if to is None else (to,) if to in self.cores else ():
@@ -238,9 +242,9 @@ class SerialChannel:
                 continue
             self._heard_at[process] = when
             if when == self.now:
-                self._hand(process, source, pdu)
+                self._hand(process, source, pdu, place)
             else:
-                self.at(when, partial(self._hand, process, source, pdu))
+                self.at(when, partial(self._hand, process, source, pdu, place))
         self._serve()
 
     def _is_deaf(self, process: ProcessId, when: int) -> bool:
@@ -249,7 +253,9 @@ class SerialChannel:
             for outage in self._settings.outages
         )
 
-    def _hand(self, process: ProcessId, source: ProcessId, pdu: Any) -> None:
+    def _hand(self, process: ProcessId, source: ProcessId, pdu: Any, place: int) -> None:
         core = self.cores.get(process)
         if core is not None:
+            if self._on_receive is not None:
+                self._on_receive(process, source, pdu, place, self.now)
             self._apply(process, core.receive(source, pdu, self.now))

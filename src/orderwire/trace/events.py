@@ -135,7 +135,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     destinations: bytes = b""
     """Send: the destination set as a little-endian bit mask, shortest form (bit p = process p).
 
-    Install: the members.  Deliver: as its send, where the sender's trace may be cut off; else none.
+    Install: the members.  Deliver, optionally: those of its send that were members when it left.
     """
     reason: str = ""
     control_bytes: int = 0

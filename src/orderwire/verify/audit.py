@@ -24,6 +24,7 @@ from orderwire.verify.kernels.wellformed import drop_repeats
 from orderwire.verify.report import Report, RunReport, combine, conclude, tally_found
 from orderwire.verify.settle import Settled, join_parts, settle
 from orderwire.verify.source import EVIDENCE, TraceSource, settings_of
+from orderwire.verify.total_audit import audit_group, has_total_order
 
 
 class AuditOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -75,8 +76,17 @@ def audit_run(
     if not settled.slices_suffice:
         rows, settled = _audit_slices(source, [Slice(run_id=run_id)], assumed, lives)
     extra, checked = extra_checks(source, run_id, assumed, options, lives)
-    rows = merge([rows, settled.violations, odd_rows, extra])
-    report = conclude(run_id, settings, settled, tally_found(rows), checked, options.expect)
+    found = [rows, settled.violations, odd_rows, extra]
+    departed: list[int] = []
+    if has_total_order(settings, surveyed.views, options.expect):
+        group = audit_group(source, run_id, assumed, lives)
+        found.append(group.violations)
+        checked |= group.checked
+        departed = group.departed
+    rows = merge(found)
+    report = conclude(
+        run_id, settings, settled, tally_found(rows), checked, options.expect, departed=departed
+    )
     if domain is None:
         return report, rows
     return audit_discovery(source, domain, options.expect, base=report, more=rows)

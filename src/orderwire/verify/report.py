@@ -22,6 +22,11 @@ TITLES: Mapping[str, str] = {
     "O2": "FIFO order of each sender",
     "O3": "no delivery waits longer than causal order needs, none is premature",
     "S1": "recorded vector clocks are those of the run",
+    "T1": "selective total order: two members agree on the order of what both have",
+    "T2": "all orders fit into one",
+    "T3": "atomic: all destinations that stay in the view have a message, or none has",
+    "T4": "members agree on their views, and on what was handed over in each",
+    "T5": "what came by the channel is in the channel's order",
     "D1": "when all is quiet, each participant lists the living ones, with their newest MAPs",
     "D3": "nobody comes back to life; evidence is young, and of what there was",
     "D4": "incarnations and versions grow, ids are one participant's",
@@ -30,7 +35,17 @@ ALWAYS = ("W1", "C1", "C2", "O1", "O2")
 _ORDER_PROMISES: Mapping[str, frozenset[str]] = {
     "unordered": frozenset(),
     "fifo": frozenset({"O2"}),
+    **dict.fromkeys(
+        ("tachikawa-st", "total-to", "st-go-back", "sequencer-pb-resilient", "xamp", "totem-safe"),
+        frozenset({"O2", "T1", "T2", "T3", "T4", "T5"}),
+    ),
+    "source-sp": frozenset({"O2", "T3", "T4", "T5"}),
+    # What a member delivers that crashes then, these promise nothing about.
+    **dict.fromkeys(
+        ("sequencer-pb", "sequencer-bb", "skeen", "totem-agreed"), frozenset({"O2", "T5"})
+    ),
 }
+TOTAL_ORDER_CHECKS = ("T1", "T2", "T3", "T4", "T5")
 _CAUSAL = frozenset({"O1", "O2"})
 DISCOVERY_CHECKS = ("D1", "D3", "D4")
 _ALL_OF_DISCOVERY = frozenset(DISCOVERY_CHECKS)
@@ -192,27 +207,33 @@ def conclude(
     extra_checked: Mapping[str, int] | None = None,
     expect: str | None = None,
     uncertain: bool = False,
+    departed: Sequence[int] = (),
 ) -> RunReport:
     """Turn findings into verdicts.
 
     `extra_checked`: how much optional checks had to check.  `uncertain`: some of the trace could
     not be judged, so that nothing is VALID.  A run without an order has only its trace to judge.
+    `departed` are members that the views of others have left behind: they need no END.
     """
+    promises = promised(settings, expect)
+    incomplete = [process for process in settled.incomplete if process not in departed]
+    total = dict.fromkeys((check for check in TOTAL_ORDER_CHECKS[:-1] if check in promises), 0)
     checked = {
         "W1": settled.events,
         "C1": settled.accounting["written"],
         "C2": settled.outcomes,
         "O1": settled.deliveries,
         "O2": settled.deliveries,
+        **total,
         **(extra_checked or {}),
     }
     if settings is not None and settings.algorithm == NO_ORDER:
         checked = {"W1": settled.events}
-    promises = promised(settings, expect)
     checks = []
-    for check, amount in checked.items():
+    for check in (check for check in TITLES if check in checked):
+        amount = checked[check]
         seen = found.get(check, Found(0, []))
-        unsure = uncertain or amount == 0 or bool(settled.incomplete)
+        unsure = uncertain or amount == 0 or bool(incomplete)
         unsure |= check == "C1" and settled.accounting["unfinished"] > 0
         unsure |= check == "C2" and (settings is None or settings.lifetime_ns is None)
         checks.append(
@@ -230,7 +251,7 @@ def conclude(
         verdict=worst([check.verdict for check in checks if check.promised]),
         settings=settings,
         events=settled.events,
-        incomplete=settled.incomplete,
+        incomplete=incomplete,
         accounting=settled.accounting,
         checks=checks,
     )

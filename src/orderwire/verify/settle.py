@@ -14,6 +14,7 @@ from orderwire.verify.kernels.columns import (
     END,
     GONE,
     I64,
+    INSTALL,
     START,
     TIME_MAX,
     TIME_MIN,
@@ -34,8 +35,8 @@ class Settled:
     accounting: dict[str, int]
     """Copies: `written` = `delivered` + `late` + `expired` + `overtaken` + `refused` + `lost`; of
     the lost, `reported_lost` were told by the links, `crashed` were sent before their destination
-    last started anew or was gone for good, `unfinished` might still have come when it ended, and
-    `unaccounted` are violations."""
+    last started anew or was gone for good, or in a group with views, `unfinished` might still have
+    come when it ended, and `unaccounted` are violations."""
     pairs: pa.Table
     """The same by source and destination (`process`)."""
     incomplete: list[int]
@@ -105,7 +106,11 @@ def settle(
     for pair, count in (spent or {}).items():
         reported[pair] -= count
     again = restarts(parts["edges"]) | dict.fromkeys(gone, TIME_MAX)
-    crashed = missing.forget(lambda process, time_ns: time_ns < again.get(process, TIME_MIN))
+    # Of a group with views T3 tells who owes what.
+    viewed = bool(pc.any(pc.equal(parts["edges"].column("kind"), INSTALL)).as_py())
+    crashed = missing.forget(
+        lambda process, time_ns: viewed or time_ns < again.get(process, TIME_MIN)
+    )
     lost, undelivered, unfinished, unaccounted = _judge_missing(missing, settings, ends, reported)
     tables.append(_rows(run_id, "C1", "missing", [(p, -1, -1, s, n) for s, n, p in lost]))
     tables.append(

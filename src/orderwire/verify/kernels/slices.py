@@ -22,6 +22,7 @@ from orderwire.verify.kernels.columns import (
     END,
     GONE,
     I64,
+    INSTALL,
     START,
     TIME_MAX,
     TIME_MIN,
@@ -145,7 +146,7 @@ class Findings:
     timelines: pa.Table
     """One row a life of a process: its stretch, see `STRETCHES`."""
     edges: pa.Table
-    """START and END events, and GONE: `source` is who is gone."""
+    """START and END events, and GONE: `source` is who is gone; INSTALL, of groups with views."""
     counts: pa.Table
     """How much there was to check."""
 
@@ -270,7 +271,7 @@ def _stretch_table(columns: Columns, piece: Slice, members: int) -> pa.Table:
 
 
 def _edge_table(columns: Columns) -> pa.Table:
-    rows = np.flatnonzero(np.isin(columns.kind, (START, END, GONE)))
+    rows = np.flatnonzero(np.isin(columns.kind, (START, END, GONE, INSTALL)))
     return pa.table(
         [
             columns.process[rows],

@@ -47,6 +47,8 @@ class Survey:
     """Highest process of all."""
     discovery: int
     """Events of discovery."""
+    views: int
+    """Views that were installed: the group has a total order."""
     shift: int
     """Buckets are 2^shift ns long."""
     buckets: I64
@@ -105,6 +107,7 @@ def join_surveys(parts: Sequence[Survey]) -> Survey:
         process=max(part.process for part in parts),
         participant=max(part.participant for part in parts),
         discovery=sum(part.discovery for part in parts),
+        views=sum(part.views for part in parts),
         shift=shift,
         buckets=buckets,
         counts=counts,
@@ -144,6 +147,7 @@ def _look(run_id: str, batch: pa.RecordBatch) -> Survey:
         process=int(process[process < GROUP_SIZE_MAX].max(initial=0)),
         participant=int(process.max(initial=0)),
         discovery=int(pc.sum(pc.is_in(kind, value_set=_DISCOVERY)).as_py() or 0),
+        views=int(pc.sum(pc.equal(kind, EventKind.INSTALL.value)).as_py() or 0),
         shift=shift,
         buckets=used + (first_ns >> shift),
         counts=counts[used],
