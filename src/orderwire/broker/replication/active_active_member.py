@@ -192,6 +192,7 @@ class Member:
     def collect(self, source: BrokerId, message: Collect) -> None:
         """Say what we have.  What a lower epoch still sends is refused by now.  [R7]"""
         self._copying = None
+        self.closed = None  # to a recovery that went further, by what is gone: nothing is assigned
         held = self.files.held(self.files.committed)
         self.out.tell(
             source,

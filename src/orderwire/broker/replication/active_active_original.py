@@ -366,6 +366,12 @@ class Original:
         """acks=all is told only now.  [I1]"""
         self._answer(entry, (1, _ALL), Appended(entry.base, entry.end - 1))
 
+    def give_up(self) -> None:
+        """We lack something that is committed, and nobody shows it to us: who has it is to be
+        original.  We do not contend again before we have it.  [R7, S004:9.10]"""
+        self.files.kept.lose_log()
+        self.out.extend(self.office.resign())
+
     def too_few(self) -> None:
         """The in-sync set is below its minimum: nobody can say when S moves on.  [S004:4.4]"""
         refused = Refused(

@@ -100,13 +100,8 @@ class Rounds:
         lag: dict[BrokerId, int | None] = {}
         for each in view.replicas:
             one = self._joining.get(each)
-            lag[each] = (
-                0
-                if each in view.isr
-                else None
-                if one is None
-                else (max(self.files.committed - one.end, 0))
-            )
+            behind = None if one is None else max(self.files.committed - one.end, 0)
+            lag[each] = 0 if each in view.isr else behind
         return lag
 
     # What is due.
@@ -275,7 +270,11 @@ class Rounds:
 
     def _plan(self, running: Round, now: Instant) -> None:
         """Find the holes, and say who copies what.  [R4, R5]"""
-        blank = running.blank() - {self.office.me}
+        blank = running.blank()
+        if self.office.me in blank:
+            self.round = None
+            self.original.give_up()
+            return
         if blank:
             self._remove(blank, "it has lost what is committed", now)
             return  # another attempt follows, without these

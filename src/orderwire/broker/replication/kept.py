@@ -39,6 +39,11 @@ class Kept:
         epoch = max(file.known_epoch, notes.known_epoch)  # ZooKeeper knows it, too
         storage.replace_file(REPLICA, seal(_ReplicaFile(epoch, True)))
 
+    def lose_log(self) -> None:
+        """Our log lacks something that is committed; durable on return.  Raises StorageError."""
+        self._storage.replace_file(REPLICA, seal(_ReplicaFile(self.known_epoch, True)))
+        self.is_blank = True
+
     def __init__(self, storage: Storage) -> None:
         """Read them.  Raises LogDamaged when the promise does not read."""
         self._storage = storage

@@ -1,6 +1,7 @@
 """Elections, zombies, returns and orphans of an active-active partition.  [R2, R7, R8, G9-G13]"""
 
 import pytest
+from tests.support.logs import placed
 from tests.support.replica_group import ReplicaGroup
 
 from orderwire.broker.error_codes import ErrorCode
@@ -17,7 +18,11 @@ from orderwire.broker.replication.active_active_messages import (
     OrphanOffer,
     OrphanPlace,
     RejoinFetch,
+    RelayAppend,
+    RelayStored,
+    SyncCopy,
 )
+from orderwire.broker.replication.kept import Kept
 from orderwire.broker.replication.links import Hello
 from orderwire.broker.replication.settings import OrphanPolicy, ReplicationSettings
 from orderwire.broker.replication.view import BrokerId, PartitionView
@@ -422,6 +427,46 @@ def test_a_replica_that_lost_its_disk_is_not_elected_and_takes_anothers_log() ->
     group.start(1)
     group.pass_time(10_000)
     assert group.original is not None, "it is as good as any by now"
+
+
+def test_i8_an_original_that_lacks_what_is_committed_gives_the_epoch_to_who_has_it() -> None:
+    """It does not know it: its log was cut, or lost with the machine's memory."""
+    group = ReplicaGroup(3)
+    token = group.produce(b"x")
+    group.pass_time(100)
+    for each in group.ids:
+        group.crash(each)
+    group.files[BrokerId(2)] = storage = MemoryStorage()
+    Kept(storage).settle()
+    group.start(2)
+    assert group.original == 2
+    for each in (0, 1):
+        group.start(each)
+    group.pass_time(10_000)
+    assert group.original in (0, 1)
+    assert group.answers[token] == Appended(0, 0)
+    assert group.znodes.isr == (0, 1, 2)
+    assert group.log(2)[0] == group.log(0)[0]
+
+
+def test_i8_what_a_recovery_promised_in_vain_the_next_attempt_assigns() -> None:
+    """Who alone had the last batch lost it before anybody had copied it."""
+    me, original = BrokerId(0), BrokerId(1)
+    replica = ActiveActiveReplica(me, MemoryStorage(), LogConfig(), ReplicationSettings(), NOON)
+    ids = tuple(map(BrokerId, range(3)))
+    replica.viewed(PartitionView(1, original, ids, 0, replicas=ids), NOON)
+    for each in ids[1:]:
+        replica.connected(each, NOON)
+        replica.receive(each, Hello(1, answer=False), NOON)
+    pulls = [(ids[2], 0, 1)]
+    replica.receive(original, Collect(1, 1, 0), NOON)
+    replica.receive(original, SyncCopy(1, 1, 0, 1, pulls, [], 0), NOON)
+    replica.receive(original, Collect(1, 1, 1), NOON)
+    replica.receive(original, SyncCopy(1, 1, 1, 0, [], [], 0), NOON)
+    relay = RelayAppend(1, 0, True, bytes(placed(0, epoch=1)))
+    effects = replica.receive(original, relay, NOON)
+    said = [each.message for each in effects if isinstance(each, asked.Tell)]
+    assert RelayStored(1, 0) in said
 
 
 @pytest.mark.paper("S004:I6")
