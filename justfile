@@ -16,7 +16,7 @@ test: static
     timeout 600 {{pytest}} -m "not slow" tests/test_tidy.py tests/unit tests/papers tests/vectors
     timeout 900 {{pytest}} -m "not slow" tests/properties tests/simulation
     timeout 900 {{pytest}} -m "not slow" tests/contract
-    timeout 900 {{pytest}} -m "not slow" tests/interop
+    timeout 1200 {{pytest}} -m "not slow" tests/interop
     timeout 900 {{pytest}} -m "not slow" tests/pipeline
 
 # What no test runs: format, lint, types, import contracts, the papers' table
