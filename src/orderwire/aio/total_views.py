@@ -38,6 +38,7 @@ from orderwire.kernel import (
     LocalProtocolError,
     ProcessId,
 )
+from orderwire.kernel.parsing import UNREADABLE
 from orderwire.ordering.total.pdu import Member
 from orderwire.ordering.total.view_rules import Entrant, RelayAt, StoredView, next_view
 
@@ -206,7 +207,7 @@ class GroupViews(_Registered):
         if znode is not None:
             try:
                 view = msgspec.json.decode(znode.data, type=StoredView)
-            except msgspec.MsgspecError:
+            except UNREADABLE:
                 self.malformed += 1
                 return
             if view.number > self.view.number:
@@ -228,7 +229,7 @@ class GroupViews(_Registered):
             try:
                 process = int(name)
                 data = msgspec.json.decode(znode.data, type=_MemberData)
-            except (ValueError, msgspec.MsgspecError):
+            except (ValueError, *UNREADABLE):
                 self.malformed += 1
                 continue
             if 0 <= process < GROUP_SIZE_MAX and znode.owner:
@@ -243,7 +244,7 @@ class GroupViews(_Registered):
             try:
                 data = msgspec.json.decode(znode.data, type=_RelayData)
                 split_address(data.address)
-            except (LocalProtocolError, msgspec.MsgspecError):
+            except (LocalProtocolError, *UNREADABLE):
                 self.malformed += 1
                 continue
             found.append(RelayAt(data.address, znode.created_zxid))
