@@ -1,4 +1,4 @@
-"""T5: what came by the channel is a part of the channel's order.  [S003:sec.6]
+"""T5: what came by the channel is a part of the channel's order.  [S003:sec.2]
 
 The channel numbers its PDUs, an incarnation of it after the other: who receives must see pairs
 (incarnation, number) that only grow, and the same PDU under the same pair as everybody else.
