@@ -303,3 +303,32 @@ def test_recovery_on_disk_cuts_and_syncs(tmp_path: Path) -> None:
     assert (log.end_offset, log.recovery.clean) == (49, False)
     assert "cut off" in (log.recovery.reason or "")
     assert file.stat().st_size == size // 50 * 49
+
+
+def test_a_log_without_its_first_segments_begins_anew_where_it_began() -> None:
+    """A power failure kept the name of a later segment only: that is no log that began there."""
+    chance = Random("first")
+    storage = MemoryStorage()
+    log = open_log(storage, segment_bytes=1_000)
+    while log.segment_count < 3:
+        log.append(random_batch(chance), 0, NOW_MS)
+    unsynced = {name: bytes(file.content) for name, file in storage.files.items()}
+    storage.remove(ACTIVE)
+    again = open_log(storage, segment_bytes=1_000)
+    assert (again.start_offset, again.end_offset) == (0, 0)
+    assert again.recovery.reason is not None
+    assert again.recovery.cut_bytes > 0
+
+    for name, content in unsynced.items():
+        storage.replace_file(name, content)
+    for closes in (False, True):
+        log = open_log(storage, segment_bytes=1_000)
+        log.append(batch(b"more"), 0, NOW_MS)
+        log.sync()
+        if closes:
+            log.close()
+        first = storage.open(ACTIVE).read(0, 1 << 20)
+        storage.remove(ACTIVE)
+        with pytest.raises(LogDamaged):
+            open_log(storage, segment_bytes=1_000)
+        storage.replace_file(ACTIVE, first)

@@ -89,7 +89,9 @@ def open_segments(
         if name.endswith((DELETED, _NEW)):
             storage.remove(name)
     bases = sorted(int(name[: -len(LOG)]) for name in names if name.endswith(LOG))
-    start_file = unseal(storage.read_file(START), StartFile)
+    start_data = storage.read_file(START)
+    start_file = unseal(start_data, StartFile)
+    knows_start = start_file is not None or start_data is None
     start = start_file.start_offset if start_file is not None else 0
     # Segments that retention let go may be back: a rename is not durable at once.
     gone = max((number for number, base in enumerate(bases) if base <= start), default=0)
@@ -97,13 +99,17 @@ def open_segments(
     bases = bases[gone:]
     clean = unseal(storage.read_file(CLEAN), CleanStop)
     opened = None
+    if clean is not None and knows_start and bases and bases[0] > start:
+        raise LogDamaged(f"the log begins at {start}, but its first segment at {bases[0]}")
     if clean is not None:
         opened = _trust(storage, bases, clean)
     if CLEAN in names:
         storage.remove(CLEAN)
         storage.sync_directory()
     if opened is None:
-        opened = _recover(storage, config, bases, start, now_ms, cuts, cuts_damage)
+        opened = _recover(
+            storage, config, bases, start, now_ms, cuts, cuts_damage, knows_start=knows_start
+        )
     opened.cuts = cuts
     opened.start_offset = max(start, opened.segments[0].base_offset)
     if opened.start_offset > opened.segments[-1].next_offset:
@@ -165,6 +171,8 @@ def _recover(
     now_ms: int,
     cuts: int,
     cuts_damage: bool,
+    *,
+    knows_start: bool,
 ) -> Opened:
     """Scan what no checkpoint vouches for; cut at the first bad batch; make the rest durable."""
     checkpoint = unseal(storage.read_file(CHECKPOINT), Checkpoint)
@@ -180,6 +188,13 @@ def _recover(
     scanned = cut = 0
     damaged = False
     reason: str | None = None
+    if knows_start and bases and bases[0] > start:
+        # A power failure took the names of those before: what is behind continues nothing.
+        reason = f"the log begins at {start}, but its first segment at {bases[0]}"
+        if max(durable.end, durable_below) > start:
+            raise LogDamaged(reason)
+        cut += _drop(storage, bases)
+        bases = []
     for number, base in enumerate(bases):
         if segments and segments[-1].next_offset != base:
             reason = f"segment {base} does not follow offset {segments[-1].next_offset}"
