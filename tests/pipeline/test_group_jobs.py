@@ -85,7 +85,8 @@ def test_shuffled_parts_find_what_one_process_finds(
 def test_a_run_without_views_can_be_held_to_a_total_order(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    table = synthetic_table(SyntheticSettings(events=3_000, members=6))
+    delayed = SyntheticSettings(events=3_000, members=6, faults=Faults(delayed=0.05))
+    table = synthetic_table(delayed)
     options = AuditOptions(expect="tachikawa-st", slice_events=800)
     report, violations = audit(TableSource(table), options)
     assert {"T1", "T2"} <= {check.id for check in report.checks if check.violations}
