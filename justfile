@@ -17,7 +17,7 @@ test: static
     timeout 900 {{pytest}} -m "not slow" tests/properties tests/simulation
     timeout 900 {{pytest}} -m "not slow" tests/contract
     timeout 1200 {{pytest}} -m "not slow" tests/interop
-    timeout 900 {{pytest}} -m "not slow" tests/pipeline
+    timeout 1200 {{pytest}} -m "not slow" tests/pipeline
 
 # What no test runs: format, lint, types, import contracts, the papers' table
 static:
