@@ -3,9 +3,16 @@
 import pytest
 import selective_total_mutants as mutants
 
-from orderwire.kernel import Instant, LocalProtocolError, ProcessId, ms
+from orderwire.kernel import (
+    Destinations,
+    Instant,
+    LocalProtocolError,
+    ProcessId,
+    RemoteProtocolError,
+    ms,
+)
 from orderwire.ordering.total.catalog import ALGORITHMS
-from orderwire.ordering.total.pdu import ChangeView, Member
+from orderwire.ordering.total.pdu import ChangeView, Has, Known, Member, RstPak
 from orderwire.ordering.total.settings import TotalSettings
 from orderwire.ordering.total.tachikawa_st import TachikawaST
 from orderwire.sim.selective_total_run import GENERATORS, run
@@ -125,3 +132,10 @@ def test_a_view_of_ids_in_use_is_refused() -> None:
     again = ChangeView(1, (Member(ProcessId(0)), Member(ProcessId(1), incarnation=1)))
     with pytest.raises(LocalProtocolError, match="a view without it must be installed first"):
         core.submit(again, Instant(0))
+
+
+def test_a_member_that_claims_more_than_its_window_makes_no_places() -> None:
+    core = TachikawaST(ProcessId(0), TotalSettings(members=2, window=4))
+    known = Known(has=(Has(0), Has(0)), pseq=(1 << 40, 0), tseq=1 << 40, ack=(0, 0))
+    with pytest.raises(RemoteProtocolError, match="4 may be on their way"):
+        core.receive(ProcessId(1), RstPak((0, 1), Destinations(0), known), Instant(0))

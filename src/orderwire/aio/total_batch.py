@@ -4,7 +4,10 @@ A receiver takes only what has a greater number than all before.  So copies cost
 and one datagram that is lost takes nothing with it when the next one carries its PDUs again.
 """
 
+import asyncio
 from collections.abc import Callable
+
+from orderwire.kernel import NS_PER_S
 
 BATCH_PDUS_MAX = 4_096
 
@@ -84,3 +87,35 @@ class Batch:
         datagram, self.last_datagram = self.last_datagram, b""
         if datagram:
             self._send(datagram)
+
+
+class Repeater:
+    """Sends a last datagram once more when none has followed it for a while."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, after_ns: int, repeat: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._after_s = after_ns / NS_PER_S
+        self._repeat = repeat
+        self._due_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def sent(self) -> None:
+        """Note that a datagram has left."""
+        self._due_s = self._loop.time() + self._after_s
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._due_s, self._look)
+
+    def stop(self) -> None:
+        """Repeat nothing until another has left."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._loop.time() < self._due_s:  # Others have left since.
+            self._timer = self._loop.call_at(self._due_s, self._look)
+        else:
+            self._repeat()

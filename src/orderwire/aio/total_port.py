@@ -20,7 +20,7 @@ from orderwire.aio.datagram import (
     open_multicast_socket,
     open_socket,
 )
-from orderwire.aio.total_batch import Batch
+from orderwire.aio.total_batch import Batch, Repeater
 from orderwire.aio.total_frames import (
     BYE,
     DOWN,
@@ -132,7 +132,7 @@ class ChannelPort:
         self._chance = Random()
         self._batch: Batch | None = None
         self._hello_timer: asyncio.TimerHandle | None = None
-        self._repeat_timer: asyncio.TimerHandle | None = None
+        self._repeater = Repeater(self._loop, settings.repeat_ns, self._repeat)
 
     @classmethod
     def open(
@@ -178,8 +178,7 @@ class ChannelPort:
         self.present = 0
         self.last_csn = 0
         self._batch = None
-        if self._repeat_timer is not None:
-            self._repeat_timer.cancel()
+        self._repeater.stop()
         self._say_hello()
 
     def send(self, pdu: bytes) -> None:
@@ -201,10 +200,10 @@ class ChannelPort:
 
     def close(self) -> None:
         """Take leave of the relay and close the sockets."""
-        for timer in (self._hello_timer, self._repeat_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._hello_timer is not None:
+            self._hello_timer.cancel()
         self.flush()
+        self._repeater.stop()
         if self.relay is not None:
             address, incarnation = self.relay
             self._socket.send(
@@ -325,11 +324,7 @@ class ChannelPort:
         assert self.relay is not None
         self._socket.send([datagram], self.relay[0])
         if self.settings.repeats:
-            if self._repeat_timer is not None:
-                self._repeat_timer.cancel()
-            self._repeat_timer = self._loop.call_later(
-                self.settings.repeat_ns / NS_PER_S, self._repeat
-            )
+            self._repeater.sent()
 
     def _repeat(self) -> None:
         if self._batch is not None:

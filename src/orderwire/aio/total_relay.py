@@ -26,7 +26,7 @@ from orderwire.aio.datagram import (
     open_socket,
     send_multicasts_on,
 )
-from orderwire.aio.total_batch import Batch
+from orderwire.aio.total_batch import Batch, Repeater
 from orderwire.aio.total_frames import (
     BYE,
     DOWN_HEAD_BYTES,
@@ -145,7 +145,7 @@ class ChannelRelay:
                 size = min(size, datagram_bytes(settings.multicast or (host, port)))
         self.datagram_bytes = size
         self._batch = self._new_batch()
-        self._repeat_timer: asyncio.TimerHandle | None = None
+        self._repeater = Repeater(self._loop, settings.repeat_ns, self._repeat)
         self._sweep_timer: asyncio.TimerHandle | None = None
         self._sweep()
 
@@ -198,10 +198,10 @@ class ChannelRelay:
 
     async def close(self) -> None:
         """Stop."""
-        for timer in (self._repeat_timer, self._sweep_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
         self._batch.flush()
+        self._repeater.stop()
         self._socket.close()
 
     # ------------------------------------------------------------------ receiving
@@ -317,11 +317,7 @@ class ChannelRelay:
             for member in self._members.values():
                 self._socket.send([datagram], member.address)
         if self.settings.repeats:
-            if self._repeat_timer is not None:
-                self._repeat_timer.cancel()
-            self._repeat_timer = self._loop.call_later(
-                self.settings.repeat_ns / NS_PER_S, self._repeat
-            )
+            self._repeater.sent()
 
     def _repeat(self) -> None:
         self._batch.repeat()

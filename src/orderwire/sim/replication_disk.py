@@ -5,17 +5,12 @@ So that what is judged does not depend on the code that is judged.
 
 import re
 from collections.abc import Iterator
-from struct import Struct
 
 from orderwire.broker.log.faulty import FaultyStorage
+from orderwire.verify import kafka_batches
 from orderwire.verify.replication import Batch
 
-_HEADER = Struct(">qiibIhiqqqhii")
-_CONTROL = 0x20
 _SEGMENT = re.compile(r"\d{20}\.log")
-_MESSAGE = re.compile(rb"<([a-z0-9.\-]+)>")
-LEAST_LENGTH = 49
-"""batchLength of a batch without records."""
 
 
 def message_bytes(name: str) -> bytes:
@@ -25,16 +20,8 @@ def message_bytes(name: str) -> bytes:
 
 def batches_of(data: bytes) -> Iterator[Batch]:
     """Every whole batch from the start of these bytes on, up to the first that is not one."""
-    at = 0
-    while at + _HEADER.size <= len(data):
-        first, length, epoch, magic, crc, attributes, delta, *_ = _HEADER.unpack_from(data, at)
-        end = at + 12 + length
-        if magic != 2 or length < LEAST_LENGTH or end > len(data):
-            return
-        seal = bool(attributes & _CONTROL)
-        names = tuple(name.decode() for name in _MESSAGE.findall(data, at + _HEADER.size, end))
-        yield Batch(first, first + delta, epoch, crc, () if seal else names, seal)
-        at = end
+    for _, _, batch, _ in kafka_batches.batches_of(data):
+        yield batch
 
 
 def main_log(storage: FaultyStorage) -> tuple[Batch, ...]:
@@ -49,5 +36,4 @@ def main_log(storage: FaultyStorage) -> tuple[Batch, ...]:
 def messages_on(storage: FaultyStorage) -> Iterator[str]:
     """Every message that stands in any file, in whatever format."""
     for file in storage.disk.files.values():
-        for name in _MESSAGE.findall(file.content):
-            yield name.decode()
+        yield from kafka_batches.names_in(bytes(file.content))

@@ -33,6 +33,7 @@ from orderwire.kernel import (
     Instant,
     LocalProtocolError,
     ProcessId,
+    RemoteProtocolError,
     members_of,
 )
 from orderwire.ordering.total.pdu import (
@@ -51,6 +52,7 @@ from orderwire.ordering.total.pdu import (
     RstAck,
     RstPak,
     Rtx,
+    number_at,
 )
 from orderwire.ordering.total.receipt import without
 from orderwire.ordering.total.recovery import Collection
@@ -195,13 +197,27 @@ class TachikawaST(DataTransfer):
             return
         if source not in collection.members:
             return
-        collection.store(source, pdu)
         record = pdu.known.record
+        self._check_sent(source, number_at(pdu.known.pseq, self.me))
+        collection.store(source, pdu)
         if record is not None and self._is_behind(record):
             self._adopt(effects, record, now)
         elif pdu.need >> self.me & 1:
             self._repeat_current(effects, now)
         self._proceed(effects, now)
+
+    def _check_sent(self, source: ProcessId, sent: int) -> None:
+        """Refuse a source that says it has sent me more than its window lets it.
+
+        A place is made for each of these messages.
+        """
+        receipt = self._receipt
+        expected = receipt.preq[source] if source < len(receipt.preq) else 0
+        if sent - expected > self._settings.window:
+            raise RemoteProtocolError(
+                f"process {source} has sent message {sent} here, {expected} is expected and"
+                f" {self._settings.window} may be on their way"
+            )
 
     def _repeat_last(self, effects: Effects, now: Instant) -> None:
         """Help somebody who is still completing the epoch that I am in."""

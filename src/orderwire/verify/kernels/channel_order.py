@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from orderwire.verify.kernels.columns import I64
 from orderwire.verify.kernels.total_columns import GroupColumns
-from orderwire.verify.kernels.total_order import violations_of
-from orderwire.verify.kernels.violations import Witness, no_violations
+from orderwire.verify.kernels.violations import Witness, no_violations, violations
 
 
 def channel_order(run_id: str, columns: GroupColumns) -> pa.Table:
@@ -83,4 +82,4 @@ def _table(run_id: str, kind: str, columns: GroupColumns, rows: I64, proof: I64)
         )
     ]
     witness = Witness(columns.source[proof], columns.number[proof], columns.position[proof])
-    return violations_of(run_id, "T5", kind, columns, rows, witness, details)
+    return violations(run_id, "T5", kind, columns, rows, witness=witness, details=details)

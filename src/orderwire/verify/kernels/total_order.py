@@ -8,7 +8,6 @@ Three logs may make a cycle of which no two disagree: T2 is more than T1.
 """
 
 from collections import deque
-from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +15,7 @@ import pyarrow as pa
 
 from orderwire.verify.kernels.columns import I64
 from orderwire.verify.kernels.total_columns import GroupColumns
-from orderwire.verify.kernels.violations import Witness, no_violations, violation_rows
+from orderwire.verify.kernels.violations import Witness, no_violations, violation_rows, violations
 
 STEPS_MAX = 64
 """Of a cycle that a violation lists; a longer one is cut off."""
@@ -101,32 +100,14 @@ def _disagreements(run_id: str, columns: GroupColumns, rows: I64, message: I64) 
     order = np.lexsort((np.array(theirs), columns.process[np.array(late_rows)]))
     late_at, early_at = np.array(late_rows)[order], np.array(early_rows)[order]
     proof = Witness(columns.source[early_at], columns.number[early_at], columns.position[early_at])
-    return violations_of(
-        run_id, "T1", "order", columns, late_at, proof, [details[at] for at in order.tolist()]
-    )
-
-
-def violations_of(
-    run_id: str,
-    check: str,
-    kind: str,
-    columns: GroupColumns,
-    rows: I64,
-    witness: Witness | None = None,
-    details: Sequence[dict[str, object]] | None = None,
-) -> pa.Table:
-    """Return a violation for each of these rows of the trace."""
-    return violation_rows(
+    return violations(
         run_id,
-        check,
-        kind,
-        process=columns.process[rows],
-        position=columns.position[rows],
-        time_ns=columns.time_ns[rows],
-        source=columns.source[rows],
-        number=columns.number[rows],
-        witness=witness,
-        details=details,
+        "T1",
+        "order",
+        columns,
+        late_at,
+        witness=proof,
+        details=[details[at] for at in order.tolist()],
     )
 
 

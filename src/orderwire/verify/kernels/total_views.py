@@ -13,8 +13,7 @@ import pyarrow as pa
 from orderwire.verify.kernels.columns import I64, Bools, bits_of
 from orderwire.verify.kernels.stays import NO_VIEW, Views, wrong_views
 from orderwire.verify.kernels.total_columns import GroupColumns
-from orderwire.verify.kernels.total_order import violations_of
-from orderwire.verify.kernels.violations import Witness, no_violations, violation_rows
+from orderwire.verify.kernels.violations import Witness, no_violations, violation_rows, violations
 
 CELLS = 8_000_000
 """Messages are looked at in blocks of so many (message, member) pairs."""
@@ -212,7 +211,7 @@ def view_agreement(run_id: str, columns: GroupColumns, views: Views) -> pa.Table
     mark = views.mark_of(rows, columns)
     view = np.where(mark >= 0, views.view[mark], NO_VIEW)
     outside = view == NO_VIEW
-    tables.append(violations_of(run_id, "T4", "outside", columns, rows[outside]))
+    tables.append(violations(run_id, "T4", "outside", columns, rows[outside]))
     rows, message, view = rows[~outside], message[~outside], view[~outside]
     first = np.full(columns.names.count, -1, np.int64)
     first[message[::-1]] = np.arange(len(rows))[::-1]
@@ -230,5 +229,7 @@ def view_agreement(run_id: str, columns: GroupColumns, views: Views) -> pa.Table
     witness = Witness(
         columns.source[rows[proof]], columns.number[rows[proof]], columns.position[rows[proof]]
     )
-    tables.append(violations_of(run_id, "T4", "view", columns, rows[other], witness, details))
+    tables.append(
+        violations(run_id, "T4", "view", columns, rows[other], witness=witness, details=details)
+    )
     return pa.concat_tables(tables)

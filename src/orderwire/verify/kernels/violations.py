@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from orderwire.verify.kernels.columns import I64, Columns
+from orderwire.verify.kernels.columns import I64
 
 VIOLATIONS = pa.schema(
     [
@@ -40,11 +41,40 @@ class Witness:
     position: I64
 
 
+class Placed(Protocol):
+    """Events in columns: where each stands, and which message it is about."""
+
+    @property
+    def process(self) -> I64:
+        """Who noted it."""
+        ...
+
+    @property
+    def position(self) -> I64:
+        """Its place there."""
+        ...
+
+    @property
+    def time_ns(self) -> I64:
+        """When."""
+        ...
+
+    @property
+    def source(self) -> I64:
+        """Who sent the message."""
+        ...
+
+    @property
+    def number(self) -> I64:
+        """Which of its source's messages it is."""
+        ...
+
+
 def violations(
     run_id: str,
     check: str,
     kind: str,
-    columns: Columns,
+    columns: Placed,
     rows: I64,
     *,
     witness: Witness | None = None,
