@@ -1,12 +1,16 @@
 """Producers and consumers that write down everything they did and heard.
 
 Each message is named once, by its producer and a number.  Producers without idempotence send it
-once only: nothing would tell a second copy apart.
+once only: nothing would tell a second copy apart.  But librdkafka sends again, as if it could not
+be stored, what is on its way to a broker that is no longer among those that there are; its log
+tells of that.
 """
 
 import contextlib
+import logging
 import threading
 import time
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -26,6 +30,8 @@ _QUICK: dict[str, Any] = {
     "socket.timeout.ms": 5_000,
     "broker.address.family": "v4",
 }
+_SENT_AGAIN = "encountered error: Local: Broker handle destroyed"
+"""How librdkafka's log tells of it."""
 _BURST_MAX = 4
 _CONSUMED_MAX = 500
 
@@ -41,6 +47,8 @@ class Sent(msgspec.Struct):
     answered_s: float = 0.0
     offset: int = -1
     error: str = ""
+    sent_again: bool = False
+    """By the client, on its own account, though the first may be stored."""
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -116,9 +124,20 @@ class Producing(threading.Thread):
         }
         if self._idempotent:
             settings["enable.idempotence"] = True
-        else:
-            settings |= {"message.send.max.retries": 0, "max.in.flight.requests.per.connection": 1}
-        return Producer(settings)
+            return Producer(settings)
+        settings |= {
+            "message.send.max.retries": 0,
+            "max.in.flight.requests.per.connection": 1,
+            "log_level": 7,
+            "debug": "msg",
+        }
+        log = logging.Logger(self.name)
+        log.addHandler(_Listening(self._is_sent_again))
+        return Producer(settings, logger=log)
+
+    def _is_sent_again(self) -> None:
+        """One is on its way at a time."""
+        self.sent[-1].sent_again = True
 
     def _send_some(self, producer: Producer) -> None:
         partition = self._draw.randrange(self._partitions)
@@ -151,6 +170,19 @@ class Producing(threading.Thread):
         with contextlib.suppress(KafkaException):
             producer.purge()
             producer.flush(1)
+
+
+class _Listening(logging.Handler):
+    """Hears of it in librdkafka's log, which comes while its user polls."""
+
+    def __init__(self, heard: Callable[[], None]) -> None:
+        super().__init__()
+        self._heard = heard
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Take a line."""
+        if _SENT_AGAIN in record.getMessage():
+            self._heard()
 
 
 class Consuming(threading.Thread):

@@ -6,7 +6,8 @@ commits come first in the history, then what clients were told, which must agree
 An idempotent client that gives a message up takes a new epoch.  Under that it sends again, with
 other numbers, all that it had no answer for, in every partition: no broker can know those for
 copies.  Such a copy is a message of its own here, `NAME+EPOCH`; but only where the client has told
-its user that something failed.
+its user that something failed.  So is, as `NAME+OFFSET`, what a client without idempotence says
+that it has sent again.
 """
 
 from collections.abc import Mapping, Sequence, Set
@@ -33,7 +34,7 @@ from orderwire.verify.replication_history import Parts
 from orderwire.verify.replication_merge import Noted, merged
 
 COPY = "+"
-"""Between the name of a message and the epoch of a copy."""
+"""Between the name of a message and the number of a copy."""
 UNKNOWN_BROKER = -1
 """Of a delivery: the client does not tell who answered."""
 
@@ -80,6 +81,7 @@ def histories(
     notes.sort(key=lambda note: note.at)
     failed = {_life(one) for one in sent if one.error}
     gave_up = {one.name for one in sent if _life(one) in failed}
+    again = {one.name for one in sent if one.sent_again}
     found: dict[int, list[Event]] = {}
     for partition in range(partitions):
         disks = {
@@ -87,7 +89,7 @@ def histories(
             for life in lives
         }
         found[partition] = _history(
-            _with_copies(disks, gave_up),
+            _with_copies(disks, gave_up, again),
             {life.broker: life.high_watermarks.get(partition, 0) for life in lives},
             isr[partition],
             [note for note in notes if (note.topic, note.partition) == (topic, partition)],
@@ -117,8 +119,8 @@ def _history(
     for one in sent:
         events.append(Requested(one.session, (one.name,), one.acks))
         for copy in copies.get(one.name, ()):
-            epoch = copy.rpartition(COPY)[2]
-            events.append(Requested(f"{one.session}{COPY}{epoch}", (copy,), one.acks))
+            number = copy.rpartition(COPY)[2]
+            events.append(Requested(f"{one.session}{COPY}{number}", (copy,), one.acks))
     for note in notes if written is None else ():
         if note.kind == "Elected":
             events.append(Elected(int(note.fields["epoch"]), note.broker))
@@ -193,43 +195,49 @@ def _life(one: Sent) -> tuple[str, ...]:
     return tuple(one.session.split(".")[:2])
 
 
-def _with_copies(disks: Mapping[int, Found], gave_up: Set[str]) -> dict[int, Found]:
-    """Name the copies that a client made which had given something up."""
+def _with_copies(
+    disks: Mapping[int, Found], gave_up: Set[str], again: Set[str]
+) -> dict[int, Found]:
+    """Name the copies that clients made: of what they had given up, and of what they sent again."""
+
+    def number(disk: Found, batch: Batch, name: str) -> int:
+        return batch.first if name in again else disk.numbered.get(batch.first, 0)
+
     first: dict[str, int] = {}
     for disk in disks.values():
         for batch in disk.batches:
-            epoch = disk.numbered.get(batch.first, 0)
             for name in batch.messages:
-                first[name] = min(first.get(name, epoch), epoch)
+                this = number(disk, batch, name)
+                first[name] = min(first.get(name, this), this)
+    copied = gave_up | again
 
-    def renamed(batch: Batch, epoch: int) -> Batch:
+    def renamed(disk: Found, batch: Batch) -> Batch:
         names = tuple(
-            f"{name}{COPY}{epoch}" if epoch > first[name] and name in gave_up else name
+            f"{name}{COPY}{this}"
+            if (this := number(disk, batch, name)) > first[name] and name in copied
+            else name
             for name in batch.messages
         )
         return batch if names == batch.messages else msgspec.structs.replace(batch, messages=names)
 
     return {
         broker: msgspec.structs.replace(
-            disk,
-            batches=tuple(
-                renamed(batch, disk.numbered.get(batch.first, 0)) for batch in disk.batches
-            ),
+            disk, batches=tuple(renamed(disk, batch) for batch in disk.batches)
         )
         for broker, disk in disks.items()
     }
 
 
 def _copies(disks: Mapping[int, Found]) -> dict[str, list[str]]:
-    """Message → its copies, in the order of their epochs."""
+    """Message → its copies, in the order of their numbers."""
     found = {name for disk in disks.values() for batch in disk.batches for name in batch.messages}
     copies: dict[str, list[str]] = {}
-    for name in sorted((each for each in found if COPY in each), key=_copy_epoch):
+    for name in sorted((each for each in found if COPY in each), key=_copy_number):
         copies.setdefault(name.partition(COPY)[0], []).append(name)
     return copies
 
 
-def _copy_epoch(name: str) -> int:
+def _copy_number(name: str) -> int:
     return int(name.rpartition(COPY)[2])
 
 

@@ -96,6 +96,16 @@ def test_copies_out_of_their_order_are_the_brokers(tmp_path: Path) -> None:
     assert broken(tmp_path, batches, [*sent, GIVEN_UP]) == {"I9": 1}
 
 
+@pytest.mark.parametrize(("again", "told"), [(True, {}), (False, {"I1": 1, "I5": 1})])
+def test_what_a_client_says_it_sent_again_may_stand_there_twice(
+    tmp_path: Path, again: bool, told: dict[str, int]
+) -> None:
+    batches = [("p2-0", 0), ("p2-1", 0), ("p2-0", 0)]
+    sent = [heard("p2-0", 2), heard("p2-1", 1)]
+    sent[0].sent_again = again
+    assert broken(tmp_path, batches, sent) == told
+
+
 def test_a_cluster_with_orphans_on_their_way_is_not_level() -> None:
     place = {
         "topic": "chaos",
