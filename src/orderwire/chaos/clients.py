@@ -2,12 +2,14 @@
 
 Each message is named once, by its producer and a number.  Producers without idempotence send it
 once only: nothing would tell a second copy apart.  But librdkafka sends again, as if it could not
-be stored, what is on its way to a broker that is no longer among those that there are; its log
-tells of that.
+be stored, what is on its way to a broker that is no longer among those that there are.  Its log
+tells of that, and which broker a message went to: without idempotence a session is a connection,
+and nothing holds together what one broker was given and what the next.
 """
 
 import contextlib
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +33,7 @@ _QUICK: dict[str, Any] = {
     "broker.address.family": "v4",
 }
 _SENT_AGAIN = "encountered error: Local: Broker handle destroyed"
+_SENT_TO = re.compile(r"/(\d+): \S+ \[\d+\]: Produce MessageSet")
 """How librdkafka's log tells of it."""
 _BURST_MAX = 4
 _CONSUMED_MAX = 500
@@ -91,6 +94,8 @@ class Producing(threading.Thread):
         self._life = 0
         self._fresh: dict[int, int] = {}
         """How often each partition's session has begun anew."""
+        self._brokers: dict[int, str] = {}
+        """Which broker each partition's messages went to last."""
 
     def stop(self) -> None:
         """Ask it to end."""
@@ -132,20 +137,36 @@ class Producing(threading.Thread):
             "debug": "msg",
         }
         log = logging.Logger(self.name)
-        log.addHandler(_Listening(self._is_sent_again))
+        log.addHandler(_Listening(self._told))
         return Producer(settings, logger=log)
 
-    def _is_sent_again(self) -> None:
-        """One is on its way at a time."""
-        self.sent[-1].sent_again = True
+    def _told(self, line: str) -> None:
+        """Take a line of the log: of the last message, as one is on its way at a time."""
+        one = self.sent[-1]
+        if _SENT_AGAIN in line:
+            one.sent_again = True
+        elif (found := _SENT_TO.search(line)) is not None:
+            broker = found.group(1)
+            if self._brokers.setdefault(one.partition, broker) != broker:
+                self._brokers[one.partition] = broker
+                self._begin_session(one.partition)
+                one.session = self._session(one.partition)
+
+    def _session(self, partition: int) -> str:
+        return f"{self.name}.{self._life}.{partition}.{self._fresh.get(partition, 0)}"
+
+    def _begin_session(self, partition: int) -> None:
+        self._fresh[partition] = self._fresh.get(partition, 0) + 1
 
     def _send_some(self, producer: Producer) -> None:
         partition = self._draw.randrange(self._partitions)
         for _ in range(self._draw.randint(1, _BURST_MAX)):
-            fresh = self._fresh.get(partition, 0)
-            session = f"{self.name}.{self._life}.{partition}.{fresh}"
             one = Sent(
-                f"{self.name}-{len(self.sent)}", partition, session, self._acks, time.monotonic()
+                f"{self.name}-{len(self.sent)}",
+                partition,
+                self._session(partition),
+                self._acks,
+                time.monotonic(),
             )
             self.sent.append(one)
             value = f"<{one.name}>".encode() + b"." * PADDING
@@ -158,7 +179,7 @@ class Producing(threading.Thread):
                 else:
                     one.error = str(error.name())
                     # Whatever became of it, what is sent from here on may come before.
-                    self._fresh[one.partition] = self._fresh.get(one.partition, 0) + 1
+                    self._begin_session(one.partition)
 
             producer.produce(self._topic, value, partition=partition, on_delivery=heard)
             if not self._idempotent:
@@ -173,16 +194,15 @@ class Producing(threading.Thread):
 
 
 class _Listening(logging.Handler):
-    """Hears of it in librdkafka's log, which comes while its user polls."""
+    """Hands on librdkafka's log, which comes while its user polls."""
 
-    def __init__(self, heard: Callable[[], None]) -> None:
+    def __init__(self, told: Callable[[str], None]) -> None:
         super().__init__()
-        self._heard = heard
+        self._told = told
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take a line."""
-        if _SENT_AGAIN in record.getMessage():
-            self._heard()
+        self._told(record.getMessage())
 
 
 class Consuming(threading.Thread):
