@@ -124,6 +124,8 @@ class ChaosRun:
         self._gone_at: dict[int, list[float]] = {}
         """When each broker's znode went."""
         self._topic_id = ""
+        self._silent: dict[int, str] = {}
+        """Brokers that did not say how they are when they were last asked, and why."""
 
     def run(self) -> ChaosResult:
         """Do it all.  Raises ChaosFailed, OSError, BrokerDidNotStart."""
@@ -388,12 +390,15 @@ class ChaosRun:
     # -- what the cluster says --------------------------------------------------------------
 
     def _status(self, cluster: ClusterProcess) -> dict[int, dict[str, Any]]:
+        running = {index: each for index, each in enumerate(cluster.brokers) if each.is_running}
+
         async def ask() -> list[dict[str, Any] | BaseException]:
-            asked = [ask_status(each.internal) for each in cluster.brokers if each.is_running]
+            asked = [ask_status(each.internal) for each in running.values()]
             return await asyncio.gather(*asked, return_exceptions=True)
 
-        answers = asyncio.run(ask())
-        told = {one["broker"]: one for one in answers if not isinstance(one, BaseException)}
+        answers = dict(zip(running, asyncio.run(ask()), strict=True))
+        told = {at: one for at, one in answers.items() if not isinstance(one, BaseException)}
+        self._silent = {at: repr(one) for at, one in answers.items() if at not in told}
         for broker, one in told.items():
             life = cluster.brokers[broker].pid
             for each in one["partitions"]:
@@ -431,7 +436,8 @@ class ChaosRun:
             ]
             for broker, one in status.items()
         }
-        raise ChaosFailed(f"not whole after {HEAL_SECONDS_MAX:g} s: {told}")
+        silent = f"; no status of {self._silent}" if self._silent else ""
+        raise ChaosFailed(f"not whole after {HEAL_SECONDS_MAX:g} s: {told}{silent}")
 
     def _until(self, holds: Callable[[], bool], seconds: float) -> None:
         end = time.monotonic() + seconds
