@@ -89,8 +89,8 @@ class ReplicaGroup:
                 self._do(other, self.at(other).connected(me, self.now))
         self.look()
 
-    def crash(self, broker: int) -> None:
-        """The process ends; files stay; its session goes at once."""
+    def crash(self, broker: int, *, known: bool = False) -> None:
+        """The process ends, which the others may know; files stay; its session goes at once."""
         me = BrokerId(broker)
         del self.replicas[me]
         self._to_sync.discard(me)
@@ -98,6 +98,8 @@ class ReplicaGroup:
             self.queues[me, other].clear()
             self.queues[other, me].clear()
             self._do(other, self.at(other).disconnected(me, self.now))
+            if known:
+                self._do(other, self.at(other).ended(me, self.now))
         self.expire(me)
 
     def expire(self, broker: int) -> None:

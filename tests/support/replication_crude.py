@@ -111,6 +111,9 @@ class CrudeReplica:
             return [ChangeIsr(isr, self.view.version, self.view.epoch)]
         return []
 
+    def ended(self, broker: BrokerId, now: Instant) -> Effects:
+        return []
+
     def produce(
         self, token: int, connection: int, records: Buffer, acks: int, now: Instant
     ) -> Effects:

@@ -74,12 +74,14 @@ class Side:
         self._do(who, replica.viewed(self.znodes.view(), self.now))
         return replica
 
-    def crash(self, who: int, *, session: bool = True) -> None:
-        """A process ends; what was on its way is lost."""
+    def crash(self, who: int, *, session: bool = True, known: bool = False) -> None:
+        """A process ends, which the others may know; what was on its way is lost."""
         self.replicas[who] = None
         self.syncs.discard(who)
         for other in self.ids:
             self.disconnect(who, other)
+            if known and self.replicas[other] is not None:
+                self._do(other, self.replicas[other].ended(BrokerId(who), self.now))
         if session:
             self.expire(who)
 

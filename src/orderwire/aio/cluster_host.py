@@ -160,7 +160,7 @@ class ClusterHost:
                 topic_id, index, source, message
             ),
             requested=self._requested,
-            process_ended=driver.process_ended,
+            process_ended=self._process_ended,
             settled=self._settle,
             status=self.status_bytes,
         )
@@ -386,6 +386,10 @@ class ClusterHost:
     def connected(self, broker: BrokerId) -> None:
         """There is a link to another broker."""
         self._turn(lambda replicas, now: replicas.connected(broker, now))
+
+    def _process_ended(self, broker: BrokerId, incarnation: str) -> None:
+        self.driver.process_ended(broker, incarnation)
+        self._turn(lambda replicas, now: replicas.process_ended(broker, now))
 
     def disconnected(self, broker: BrokerId) -> None:
         """A link has ended."""

@@ -446,6 +446,12 @@ class Replicas:
             if other in partition.of.replicas[partition.index]:
                 self.have(partition, lambda it: it.disconnected(other, now), now)
 
+    def process_ended(self, other: BrokerId, now: Instant) -> None:
+        """Its process is known to have ended: who waits for it can go on."""
+        for partition in self._all():
+            if other in partition.of.replicas[partition.index]:
+                self.have(partition, lambda it: it.ended(other, now), now)
+
     def locked(self, topic_id: bytes, index: int, now: Instant) -> None:
         """Somebody asks for a round by `lock/<id>`."""
         partition = self.found(topic_id, index)

@@ -444,6 +444,9 @@ class Cluster:
             return
         self.believes.discard((who, peer))
         self.call(who, lambda replica, now: replica.disconnected(BrokerId(peer), now))
+        if not self.brokers[peer].up and not self.world.coarse and self.brokers[peer].life % 2:
+            # Who looks may find that its process has ended.
+            self.call(who, lambda replica, now: replica.ended(BrokerId(peer), now))
         self._offer_connect(who, peer)
 
     def part(self, a: int, b: int) -> None:

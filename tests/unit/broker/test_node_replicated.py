@@ -146,6 +146,9 @@ class Puppet:
         self.heard.append(("disconnected", broker))
         return []
 
+    def ended(self, broker: BrokerId, now: Instant) -> Effects:
+        return []
+
     def receive(self, source: BrokerId, message: Any, now: Instant) -> Effects:
         self.heard.append((message, source))
         return []

@@ -231,6 +231,11 @@ class ActiveActiveReplica:
             self.rejoining.stop()
         return self._finish(now)
 
+    def ended(self, broker: BrokerId, now: Instant) -> Effects:
+        """As original, go on without it."""
+        self.links.ended(broker)
+        return self._finish(now, woken=True)
+
     # Requests.
 
     def produce(

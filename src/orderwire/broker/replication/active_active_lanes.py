@@ -97,6 +97,8 @@ class ActiveActiveLanes:
         )
         self.lost_at: dict[int, Instant] = {}
         """When a connection that was there broke."""
+        self.gone: set[BrokerId] = set()
+        """Whose process is known to have ended."""
         self.producers = LaneProducers(log.config.producers_max)
         self.waiting = WaitingRequests()
         self.original: LaneOriginal | None = None
@@ -276,6 +278,7 @@ class ActiveActiveLanes:
         """Begin anew with another replica."""
         self.links.add(broker)
         self.lost_at.pop(broker, None)
+        self.gone.discard(broker)
         self._pushed.pop(broker, None)
         copy = self.store.copies.get(broker)
         if copy is not None:
@@ -299,6 +302,12 @@ class ActiveActiveLanes:
             effects += self.intake.refuse_asked()
         self.member.disconnected(broker)
         return effects
+
+    def ended(self, broker: BrokerId, now: Instant) -> Effects:
+        """As original, go on without it."""
+        if broker not in self.links:
+            self.gone.add(broker)
+        return self.wake(now)
 
     # Produce.
 

@@ -460,6 +460,8 @@ class LaneOriginal:
     def _limit(self, member: BrokerId) -> Instant:
         """Until when we wait for it."""
         timeout = self._replica.settings.round_timeout_ns
+        if member in self._replica.gone:
+            return self._since
         lost_at = self._replica.lost_at.get(member)
         if member in self._replica.links or lost_at is None:
             return Instant(self._since + timeout)

@@ -74,6 +74,8 @@ class ActiveStandby:
         self.settings = settings
         self._kept = Kept(storage)
         self._connected: set[BrokerId] = set()
+        self._ended: set[BrokerId] = set()
+        """Whose process is known to have ended."""
         self._office = Office(
             me, settings.round_timeout_ns, self._kept, self._connected.__contains__
         )
@@ -215,7 +217,7 @@ class ActiveStandby:
         self._called = False
         self._following.end()
         others = [each for each in view.replicas if each != self.me]
-        term = self._term = Term(epoch, self.log, self.settings, others, now)
+        term = self._term = Term(epoch, self.log, self.settings, others, now, self._ended)
         if Recovery.is_needed(self._own, view):
             timeout = self.settings.round_timeout_ns
             self._recovery = Recovery(epoch, self._own, self._office, timeout, now)
@@ -271,6 +273,7 @@ class ActiveStandby:
     def connected(self, broker: BrokerId, now: Instant) -> Effects:
         """Say that we are here; the original then asks where we are."""
         self._connected.add(broker)
+        self._ended.discard(broker)
         return [Tell(broker, Here(self._kept.known_epoch))]
 
     def disconnected(self, broker: BrokerId, now: Instant) -> Effects:
@@ -284,6 +287,12 @@ class ActiveStandby:
         if self._term is not None and follower is not None:
             self._term.lose(follower, now)
         return []
+
+    def ended(self, broker: BrokerId, now: Instant) -> Effects:
+        """As original, go on without it."""
+        if broker not in self._connected:
+            self._ended.add(broker)
+        return self.wake(now)
 
     # Clients.
 

@@ -6,7 +6,7 @@ together in the next.  [S004:4.8]
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from orderwire.broker.log import PartitionLog, Refused
 from orderwire.broker.log.epochs import EpochHistory
@@ -100,8 +100,11 @@ class Term:
         settings: ReplicationSettings,
         others: Iterable[BrokerId],
         now: Instant,
+        ended: Collection[BrokerId],
     ) -> None:
+        """`ended` changes: whose process is known to have ended."""
         self.epoch = epoch
+        self._ended = ended
         self.floor = log.end_offset
         """All that was ever committed lies below."""
         self.followers = {other: Follower(other, now) for other in others}
@@ -312,7 +315,8 @@ class Term:
 
     def _late_at(self, follower: Follower) -> Instant | None:
         if not follower.connected:
-            return Instant(follower.since + self.settings.link_grace_ns)
+            grace = 0 if follower.broker in self._ended else self.settings.link_grace_ns
+            return Instant(follower.since + grace)
         if self._in_step(follower):
             return None
         return Instant(follower.in_step_at + self.settings.round_timeout_ns)

@@ -27,6 +27,8 @@ class Links:
         self._connected: set[BrokerId] = set()
         self._heard: set[BrokerId] = set()
         self._silent_since: dict[BrokerId, Instant] = {}
+        self._ended: set[BrokerId] = set()
+        """Whose process is known to have ended."""
 
     def up(self, broker: BrokerId) -> bool:
         """Whether what is sent arrives, as far as we know."""
@@ -39,6 +41,7 @@ class Links:
     def connected(self, broker: BrokerId) -> None:
         """There is a connection; nothing was heard over it."""
         self._connected.add(broker)
+        self._ended.discard(broker)
 
     def heard(self, broker: BrokerId) -> bool:
         """Something has come; returns whether it is the first of this connection."""
@@ -56,6 +59,11 @@ class Links:
         self._silent_since.setdefault(broker, now)
         return up
 
+    def ended(self, broker: BrokerId) -> None:
+        """Its process has ended: it will not be heard before there is another connection."""
+        if broker not in self._connected:
+            self._ended.add(broker)
+
     def silent_since(self, broker: BrokerId, now: Instant) -> Instant:
         """Since when a peer that is not up is not; from now on, if nobody has looked before."""
         return self._silent_since.setdefault(broker, now)
@@ -65,7 +73,7 @@ class Links:
     ) -> Instant:
         """How long a member that is not up may be silent.  Where its broker is connected, its
         replica is being opened, one after the other with all the rest there."""
-        patience = settings.link_grace_ns
+        patience = 0 if broker in self._ended else settings.link_grace_ns
         if broker in self._connected:
             patience = max(patience, settings.round_timeout_ns)
         return Instant(self.silent_since(broker, now) + patience)

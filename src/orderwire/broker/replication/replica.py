@@ -76,6 +76,10 @@ class Replica(Protocol):
         """It broke: what was on its way is lost.  Also told when the broker's znode is gone."""
         ...
 
+    def ended(self, broker: BrokerId, now: Instant) -> Effects:
+        """Its process is known to have ended: until it is connected, nobody need wait for it."""
+        ...
+
     def produce(
         self, token: int, connection: int, records: Buffer, acks: int, now: Instant
     ) -> Effects:

@@ -134,6 +134,22 @@ def test_a_lost_session_ends_it_at_once() -> None:
     assert group.znodes.epoch == 1
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_a_new_original_waits_for_nobody_whose_process_is_known_to_have_ended(known: bool) -> None:
+    group = ReplicaGroup()
+    group.produce()
+    group.pass_time(10)
+    group.crash(0, known=known)
+    group.pass_time(10)
+    assert group.original is not None
+    assert group.at(group.original).takes_produce is known
+    group.pass_time(300)
+    assert group.at(group.original).takes_produce
+    group.start(0)  # and it is let in again, as anybody
+    group.pass_time(500)
+    assert group.znodes.isr == (0, 1, 2)
+
+
 def test_an_original_that_restarts_gives_its_old_znode_up() -> None:
     group = ReplicaGroup()
     group.produce()

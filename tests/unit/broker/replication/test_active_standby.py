@@ -168,6 +168,19 @@ def test_who_has_caught_up_is_admitted_and_counts_from_when_it_was_asked_for() -
     assert (0, MemberJoined(0, BrokerId(2))) in group.notes
 
 
+def test_a_member_whose_process_is_known_to_have_ended_leaves_at_once() -> None:
+    group = running(3, min_insync_replicas=1)
+    group.cut(0, 1)
+    group.do(BrokerId(0), group.replicas[BrokerId(0)].ended(BrokerId(1), group.now))
+    assert group.asked[-1] == (0, ChangeIsr((BrokerId(0), BrokerId(2)), 0, 0))
+    group.shrink(0, 2)
+    group.link((0, 1))
+    group.talk()
+    group.cut(0, 1)
+    group.pass_time(GRACE - 1)
+    assert group.asked[-1] == (0, ChangeIsr((BrokerId(0), BrokerId(1), BrokerId(2)), 1, 0))
+
+
 def test_who_has_long_caught_up_is_admitted_when_it_has_been_removed_meanwhile() -> None:
     group = running(3, min_insync_replicas=1)
     group.send(0, b"a")

@@ -314,6 +314,25 @@ def test_a_forward_whose_link_breaks_is_answered_and_the_retry_is_found(side: Si
     assert whole(side) == ["p0", "p1"]
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_a_new_original_waits_for_nobody_whose_process_is_known_to_have_ended(
+    side: Side, known: bool
+) -> None:
+    side.produce(1, batch("p0", producer=7, sequence=0))
+    side.settle()
+    original = side.znodes.original
+    assert original is not None
+    side.crash(original, known=known)
+    side.settle(10 * NS_PER_MS)
+    new = side.znodes.original
+    assert new is not None
+    token = side.produce(new, batch("p1", producer=7, sequence=1))
+    side.settle(10 * NS_PER_MS)
+    assert (token in side.answers) is known
+    side.settle(NS_PER_S)
+    assert side.offset(token) == 1
+
+
 def test_a_producer_that_nobody_here_knows_is_asked_for_at_the_original(side: Side) -> None:
     side.held = {(0, 2), (1, 2)}  # replica 2 learns of no cut
     side.produce(1, batch("p0", producer=7, sequence=0))
