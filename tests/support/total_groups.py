@@ -3,11 +3,17 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import pairwise
 from random import Random
+
+import msgspec
+import pyarrow as pa
 
 from orderwire import TotalGroup, TotalGroupSettings, TotalMessage
 from orderwire.aio.total_relay import ChannelRelay, RelaySettings
 from orderwire.kernel import members_of
+from orderwire.trace.events import EventKind
+from orderwire.trace.schema import events_from_table, table_from_events
 from orderwire.verify.selective_total import Logs
 
 Id = tuple[int, int]
@@ -104,3 +110,31 @@ async def run_to_rest(groups: Sequence[TotalGroup], told: Told, count: int, seed
     for reader in readers:
         reader.cancel()
     await asyncio.gather(*readers, return_exceptions=True)
+
+
+_OF_A_DELIVERY = (
+    *("source", "number", "stamp_ns", "arrived_ns"),
+    *("destinations", "control_bytes", "payload_bytes"),
+)
+
+
+def swapped(table: pa.Table, one: int = 0, other: int = 1) -> pa.Table:
+    """Let a member hand over in the other order two neighbours that another one has, too.
+
+    They are of two sources, and of one view.
+    """
+    events = events_from_table(table)
+    mine = [at for at, event in enumerate(events) if event.process == other]
+    deliver = EventKind.DELIVER
+    there = {(e.source, e.number) for e in events if (e.process, e.kind) == (one, deliver)}
+    first, second = next(
+        (a, b)
+        for a, b in pairwise(mine)
+        if events[a].kind is events[b].kind is deliver
+        and events[a].source != events[b].source
+        and all((events[at].source, events[at].number) in there for at in (a, b))
+    )
+    taken = [{name: getattr(events[at], name) for name in _OF_A_DELIVERY} for at in (first, second)]
+    events[first] = msgspec.structs.replace(events[first], **taken[1])
+    events[second] = msgspec.structs.replace(events[second], **taken[0])
+    return table_from_events(events)

@@ -8,7 +8,7 @@ one PDU carries many messages to the same destinations.
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 import msgspec
 
@@ -32,6 +32,9 @@ from orderwire.ordering.pdu import Delivered, Multicast, Sent
 from orderwire.ordering.total.pdu import ChangeView, Excluded, Installed, Suspected, Turn
 from orderwire.ordering.total.st_codec import HeaderLost, TachikawaSTCodec
 from orderwire.ordering.total.tachikawa_st import TachikawaST
+
+if TYPE_CHECKING:
+    from orderwire.aio.total_trace import TotalTrace
 
 _EARLY_NS = 200 * NS_PER_US
 """What is due this soon is done when the sockets have been read: loops know no shorter waits."""
@@ -83,10 +86,13 @@ class TotalMember:
         self.malformed: Counter[ProcessId] = Counter()
         """PDUs dropped as a peer's fault, by source."""
         self.limits = limits
+        self.clock = clock
         self.now = clock.now
         self._codec = codec
         self._tell = tell
         self._port: ChannelPort | None = None
+        self.trace: TotalTrace | None = None
+        """Where it is recorded what this member does."""
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._armed_for = 0
@@ -181,6 +187,8 @@ class TotalMember:
         except RemoteProtocolError:
             self.malformed[source] += 1
             return
+        if self.trace is not None and self._port is not None and self._port.relay is not None:
+            self.trace.received(source, pdu, self._port.relay[1], csn, self.now())
         effects = self.core.receive(source, pdu, arrived)
         if effects:
             self._apply(effects)
@@ -232,9 +240,13 @@ class TotalMember:
                 pack.append(payload)
             self._queue_bytes -= size
             self.packs += 1
+            now = self.now()
+            effects: Effects = []
             if mask:
-                command = Multicast(encode_pack(first, pack), Destinations(mask))
-                self._apply(core.submit(command, self.now()))
+                effects = core.submit(Multicast(encode_pack(first, pack), Destinations(mask)), now)
+            if self.trace is not None:
+                self.trace.sent(first, [*map(len, pack)], mask, now)
+            self._apply(effects)
             first += len(pack)
         if not self._room.is_set() and len(queue) * 2 <= limits.queue_messages_max:
             self._room.set()
@@ -251,6 +263,8 @@ class TotalMember:
                 elif type(indication) is not Sent:
                     if type(indication) is Installed:
                         self._strip(indication)
+                    if self.trace is not None:
+                        self.trace.told(indication, self.now())
                     self._tell(indication)
             elif isinstance(effect, Send):
                 raise AssertionError("ST broadcasts only")

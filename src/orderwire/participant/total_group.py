@@ -10,6 +10,7 @@ The group is fixed, or ZooKeeper knows who is in it: then members come, go and d
 """
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
@@ -40,9 +41,12 @@ from orderwire.ordering.total.settings import Delivery, TotalSettings
 from orderwire.ordering.total.st_codec import TachikawaSTCodec
 from orderwire.ordering.total.tachikawa_st import TachikawaST
 from orderwire.ordering.total.view_rules import StoredView
+from orderwire.participant.tracing import Trace
+from orderwire.trace.errors import TraceError
 
 if TYPE_CHECKING:
     from orderwire.aio.total_views import GroupViews
+    from orderwire.participant.total_tracing import GroupTracing
 
 
 class TotalGroupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -107,6 +111,7 @@ class TotalGroup:
         self._own: Member | None = None
         self._was_in = False
         self._heard_ns = 0
+        self._tracing: GroupTracing | None = None
         self.malformed_packs = 0
 
     @classmethod
@@ -118,24 +123,30 @@ class TotalGroup:
         members: int,
         bind: str | None = None,
         settings: TotalGroupSettings | None = None,
+        trace: Trace | None = None,
         wait_s: float = 30.0,
     ) -> Self:
         """Take part as process `me` of a fixed group; return when the relay has seen all of it.
 
-        The group has no views: a member that dies stops it.  Raises LocalProtocolError when the
-        relay refuses, TimeoutError when not all are there in time.
+        The group has no views: a member that dies stops it.  `trace` records what this member does,
+        as the run that it names.  Raises LocalProtocolError when the relay refuses, TimeoutError
+        when not all are there in time, TraceError and OSError.
         """
         settings = settings or TotalGroupSettings()
+        if trace is not None:
+            trace.load()  # before the others know us
         if not 0 <= me < members:
             raise LocalProtocolError(f"me={me} is not within 0 … {members - 1}")
         _, address = await looked_up(relay)
         group = cls._open(ProcessId(me), new_incarnation(), members, bind, address, settings)
         try:
+            if trace is not None:
+                group._record(trace, members)
             group._port.use(address)
             async with asyncio.timeout(wait_s):
                 await group._all_present((1 << members) - 1)
         except BaseException:
-            group._end()
+            await group._abandon()
             raise
         group._seen = (1 << members) - 1
         return group
@@ -151,19 +162,24 @@ class TotalGroup:
         settings: TotalGroupSettings | None = None,
         access: ZookeeperAccess | None = None,
         session_ns: int = 4 * NS_PER_S,
+        trace: Trace | None = None,
         wait_s: float = 60.0,
     ) -> Self:
         """Enter a group whose views ZooKeeper keeps; return when this member is in one.
 
         `least` processes and a relay of the group must be there before the first view.  A process
         whose session ends is excluded, and so is one that dies; a majority goes on without it.
-        Raises LocalProtocolError, TimeoutError, ZookeeperUnavailable, ZookeeperRefused.
+        `trace` records what this member does, as the run that it names.
+        Raises LocalProtocolError, TimeoutError, ZookeeperUnavailable, ZookeeperRefused, and with
+        `trace` TraceError and OSError.
         """
         # Who needs no ZooKeeper does not load its client.
         from orderwire.aio.total_views import GroupViews
         from orderwire.aio.zookeeper_client import ClientSettings
 
         settings = settings or TotalGroupSettings()
+        if trace is not None:
+            trace.load()  # before the others know us
         group: Self | None = None
 
         def told(view: StoredView) -> None:
@@ -191,6 +207,8 @@ class TotalGroup:
                     own.process, own.incarnation, 1, host, (host, 0), settings, joining=True
                 )
                 group._views, group._own = views, own
+                if trace is not None:
+                    group._record(trace, None, hung_ns=session_ns)
                 while not group.members:
                     if group._excluded is not None:
                         raise LocalProtocolError(f"not a member: {group._excluded}")
@@ -198,7 +216,7 @@ class TotalGroup:
                     await group._told.wait()
         except BaseException:
             if group is not None:
-                group._end()
+                await group._abandon()
             await views.close()
             raise
         return group
@@ -264,6 +282,20 @@ class TotalGroup:
         member.attach(port)
         group = cls(member, port, me, settings)
         return group
+
+    def _record(self, trace: Trace, members: int | None, *, hung_ns: int | None = None) -> None:
+        """Record what happens from now on; `members` of a fixed group."""
+        from orderwire.participant.total_tracing import GroupTracing  # imports Arrow
+
+        self._tracing = GroupTracing(
+            trace,
+            self.me,
+            self._member.clock,
+            members=members,
+            one_clock=is_loopback(self.address[0]),
+            hung_ns=hung_ns,
+        )
+        self._member.trace = self._tracing.trace
 
     async def __aenter__(self) -> Self:
         return self
@@ -447,10 +479,12 @@ class TotalGroup:
         """Leave, when what was written has come everywhere; at most after this time.
 
         Who leaves a fixed group waits as well until the others need no answers any more.
+        Raises TraceError when the trace is incomplete.
         """
         if self._closed:
             return
         linger_ns = self._settings.linger_ns
+        rested = False
         try:
             async with asyncio.timeout(wait_s):
                 await self.settled()
@@ -459,17 +493,30 @@ class TotalGroup:
                     and (left_ns := self._heard_ns + linger_ns - self._member.now()) > 0
                 ):
                     await asyncio.sleep(left_ns / NS_PER_S)
+            rested = self._member.core.is_at_rest
         except (TimeoutError, LocalProtocolError):
             pass
-        self._end()
+        self._end(rested=rested)
         if self._views is not None:
             await self._views.close()
+        if self._tracing is not None:
+            await self._tracing.close()
 
-    def _end(self) -> None:
+    async def _abandon(self) -> None:
+        """Leave before the group has begun for us."""
+        self._end()
+        if self._tracing is not None:
+            with contextlib.suppress(TraceError, OSError):
+                await self._tracing.close()
+
+    def _end(self, *, rested: bool = False) -> None:
+        """Take no part any more; `rested`: nothing of this member or for it is under way."""
         self._closed = True
         self._member.close()
         self._port.close()
         self._arrived.set()
+        if self._tracing is not None:
+            self._tracing.finish(whole=rested)
 
     def counters(self) -> dict[str, int]:
         """Return what has happened at this member, by name."""

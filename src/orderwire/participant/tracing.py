@@ -89,9 +89,13 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def _free(folder: Path, participant: str) -> Path:
-    """Return the first name in the folder that is free."""
+    """Take the first name in the folder that is free: others may look for one, too."""
     path, life = folder / f"{participant}.arrow", 1
-    while path.exists():
-        life += 1
-        path = folder / f"{participant}-{life}.arrow"
-    return path
+    while True:
+        try:
+            path.touch(exist_ok=False)
+        except FileExistsError:
+            life += 1
+            path = folder / f"{participant}-{life}.arrow"
+        else:
+            return path

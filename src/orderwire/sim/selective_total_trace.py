@@ -7,7 +7,7 @@ from typing import Any
 
 from orderwire.kernel import Instant, ProcessId
 from orderwire.ordering.pdu import Delivered, Sent
-from orderwire.ordering.total.pdu import Data, Excluded, Installed, Rtx
+from orderwire.ordering.total.pdu import Excluded, Installed, traced_kind
 from orderwire.trace import RunSettings, Sink, Tracer
 
 TACHIKAWA_ST = "tachikawa-st"
@@ -60,9 +60,8 @@ class GroupTrace:
         self, process: ProcessId, source: ProcessId, pdu: Any, place: int, now: Instant
     ) -> None:
         """A PDU came to a process, as the channel's `place`-th."""
-        is_message = isinstance(pdu, Rtx) or (isinstance(pdu, Data) and bool(pdu.destinations))
-        number = pdu.number if is_message else -1
-        kind = "" if is_message else "null" if isinstance(pdu, Data) else type(pdu).__name__.lower()
+        kind = traced_kind(pdu)
+        number = -1 if kind else pdu.number
         self._tracers[process].receive(now, source, number, kind, 0, place)
 
     def close(self, whole: set[int], now: Instant) -> None:

@@ -211,3 +211,10 @@ class RstAck(msgspec.Struct, frozen=True, gc=False):
 
 Pdu: TypeAlias = Data | Rtx | Nak | Rst | RstPak | RstAck
 Control: TypeAlias = RstPak | RstAck
+
+
+def traced_kind(pdu: object) -> str:
+    """Return what a trace calls a PDU that is no message; empty for a message."""
+    if isinstance(pdu, Rtx) or (isinstance(pdu, Data) and pdu.destinations):
+        return ""
+    return "null" if isinstance(pdu, Data) else type(pdu).__name__.lower()
