@@ -1,24 +1,15 @@
 """Members and relays that die under load; views in a real ZooKeeper.  [S003:dec.1]"""
 
-import json
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from view_cluster import QUICK, busy, until, view_cluster
 
-from orderwire.aio.zookeeper_server import ZookeeperServerSettings, managed_zookeeper
-from orderwire.verify.selective_total import Logs
+from orderwire.aio.zookeeper_server import managed_zookeeper
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(180)]
-
-QUICK = ZookeeperServerSettings(tick_ms=100, session_ms_min=200)
-MEMBER = Path(__file__).parent.parent / "support" / "total_view_member.py"
 
 
 @pytest.fixture(scope="module")
@@ -27,150 +18,15 @@ def zookeeper() -> Iterator[str]:
         yield server.address
 
 
-class Process:
-    """A member or a relay, with what it has told."""
-
-    def __init__(self, command: list[str], log: Path | None = None) -> None:
-        self.popen = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.log = log
-
-    def say(self, word: str) -> None:
-        assert self.popen.stdin is not None
-        self.popen.stdin.write(word + "\n")
-        self.popen.stdin.flush()
-
-    def kill(self) -> None:
-        self.popen.kill()
-        self.popen.wait()
-
-    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
-        assert self.log is not None
-        if not self.log.exists():
-            return []
-        whole = self.log.read_text().rpartition("\n")[0]
-        found = [json.loads(line) for line in whole.splitlines()]
-        return [event for event in found if kind in (None, event["kind"])]
-
-    def delivered(self) -> list[str]:
-        return [event["message"] for event in self.events("delivered")]
-
-
-class Cluster:
-    """Processes of one group."""
-
-    def __init__(self, zookeeper: str, name: str, folder: Path) -> None:
-        self.zookeeper, self.name, self.folder = zookeeper, name, folder
-        self.members: list[Process] = []
-        self.relays: list[Process] = []
-
-    def add_relay(self, *options: str) -> Process:
-        channel = [sys.executable, "-m", "orderwire", "channel", "--listen", "127.0.0.1:0"]
-        where = ["--json", "--zookeeper", self.zookeeper, "--group", self.name]
-        relay = Process([*channel, *where, *options])
-        assert relay.popen.stdout is not None
-        assert json.loads(relay.popen.stdout.readline())["listen"]
-        self.relays.append(relay)
-        return relay
-
-    def add_member(self, least: int = 1) -> Process:
-        seed = chr(ord("a") + len(self.members))
-        log = self.folder / f"{seed}.jsonl"
-        command = [sys.executable, str(MEMBER), self.zookeeper, self.name, str(least), str(log)]
-        member = Process([*command, seed], log)
-        self.members.append(member)
-        return member
-
-    def judge(self, dead: tuple[Process, ...] = ()) -> None:
-        """Check all that was promised."""
-        sent, received, to = {}, {}, {}
-        ids: dict[int, int] = {}
-        for index, member in enumerate(self.members):
-            ids[index] = int(member.events("entered")[0]["me"])
-            sent[index] = [event["message"] for event in member.events("written")]
-            received[index] = member.delivered()
-            for event in member.events("written"):
-                to[event["message"]] = set(event["to"])
-        logs = Logs(sent=sent, received=received, destinations=to)
-        alive = [index for index, m in enumerate(self.members) if m not in dead]
-        everybody = range(len(self.members))
-        assert all(map(logs.is_order_preserving, everybody))
-        assert all(logs.are_order_equivalent(a, b) for a in everybody for b in everybody)
-        assert logs.is_acyclic()
-        for index in everybody:
-            for event in self.members[index].events("delivered"):
-                to.setdefault(event["message"], set(event["to"]))
-        founders = {
-            index
-            for index in alive
-            if any(event["number"] == 1 for event in self.members[index].events("view"))
-        }
-        has = {index: set(received[index]) for index in everybody}
-        for message in {m for index in everybody for m in received[index]}:
-            # Survivors that it is for have all got it: nobody may have it alone.
-            for index in founders:
-                assert ids[index] not in to[message] or message in has[index], (message, index)
-        for index in alive:
-            mine = set(sent[index])
-            for message in mine.difference(*(has[other] for other in alive)):
-                assert not to[message] & {ids[other] for other in founders}, message
-        self._check_views(alive)
-
-    def _check_views(self, alive: list[int]) -> None:
-        """Everybody delivers a message in the same view."""
-        where: dict[str, int] = {}
-        for index in alive:
-            view = 0
-            for event in self.members[index].events():
-                if event["kind"] == "view":
-                    view = event["number"]
-                elif event["kind"] == "delivered":
-                    assert where.setdefault(event["message"], view) == view, event
-
-    def rest(self, *members: Process) -> None:
-        """Let these stop writing, and wait until all is delivered."""
-        for member in members:
-            member.say("stop")
-        _until(lambda: all(member.events("settled") for member in members))
-        time.sleep(0.3)
-
-
-def _until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.05)
-
-
-@contextmanager
-def _cluster(zookeeper: str, name: str, folder: Path) -> Iterator[Cluster]:
-    cluster = Cluster(zookeeper, name, folder)
-    try:
-        yield cluster
-    finally:
-        for process in (*cluster.members, *cluster.relays):
-            process.kill()
-            for pipe in (process.popen.stdin, process.popen.stdout):
-                if pipe is not None:
-                    pipe.close()
-
-
-def _busy(member: Process, more: int = 100) -> None:
-    """Wait until a member has delivered so many more."""
-    goal = len(member.delivered()) + more
-    _until(lambda: len(member.delivered()) >= goal)
-
-
 def test_a_member_dies_under_load_and_the_others_go_on(zookeeper: str, tmp_path: Path) -> None:
-    with _cluster(zookeeper, "member", tmp_path) as cluster:
+    with view_cluster(zookeeper, "member", tmp_path) as cluster:
         cluster.add_relay("--loss", "0.01")
         one, other, victim = (cluster.add_member(3) for _ in range(3))
-        _busy(one)
+        busy(one)
         victim.kill()
         gone = victim.events("entered")[0]["me"]
-        _until(lambda: all(gone not in m.events("view")[-1]["members"] for m in (one, other)))
-        _busy(other)
+        until(lambda: all(gone not in m.events("view")[-1]["members"] for m in (one, other)))
+        busy(other)
         cluster.rest(one, other)
         assert one.events("view")[-1]["members"] == other.events("view")[-1]["members"]
         assert len(one.events("view")[-1]["members"]) == 2
@@ -178,47 +34,47 @@ def test_a_member_dies_under_load_and_the_others_go_on(zookeeper: str, tmp_path:
 
 
 def test_a_relay_dies_under_load_and_the_next_takes_over(zookeeper: str, tmp_path: Path) -> None:
-    with _cluster(zookeeper, "relay", tmp_path) as cluster:
+    with view_cluster(zookeeper, "relay", tmp_path) as cluster:
         first = cluster.add_relay()
         cluster.add_relay()
         members = [cluster.add_member(3) for _ in range(3)]
-        _busy(members[0])
+        busy(members[0])
         before = max(member.events("view")[-1]["number"] for member in members)
         first.kill()
-        _until(lambda: all(member.events("view")[-1]["number"] > before for member in members))
-        _busy(members[0])
+        until(lambda: all(member.events("view")[-1]["number"] > before for member in members))
+        busy(members[0])
         cluster.rest(*members)
         cluster.judge()
 
 
 def test_members_come_and_go(zookeeper: str, tmp_path: Path) -> None:
-    with _cluster(zookeeper, "join", tmp_path) as cluster:
+    with view_cluster(zookeeper, "join", tmp_path) as cluster:
         cluster.add_relay()
         one, other = cluster.add_member(2), cluster.add_member(2)
-        _busy(one)
+        busy(one)
         new = cluster.add_member()
-        _until(lambda: len(new.events("view")) > 0)
-        _busy(new)
+        until(lambda: len(new.events("view")) > 0)
+        busy(new)
         other.say("quit")
-        _until(lambda: len(one.events("view")) == len(new.events("view")) + 1 == 3)
+        until(lambda: len(one.events("view")) == len(new.events("view")) + 1 == 3)
         again = cluster.add_member()
-        _until(lambda: len(again.events("view")) > 0)
+        until(lambda: len(again.events("view")) > 0)
         # The id of who left goes to the newcomer, once nobody knows the old one any more.
         assert again.events("entered")[0]["me"] == other.events("entered")[0]["me"]
-        _busy(again)
+        busy(again)
         cluster.rest(one, new, again)
         cluster.judge(dead=(other,))
 
 
 def test_a_member_that_hangs_is_excluded_and_stops(zookeeper: str, tmp_path: Path) -> None:
-    with _cluster(zookeeper, "hang", tmp_path) as cluster:
+    with view_cluster(zookeeper, "hang", tmp_path) as cluster:
         cluster.add_relay()
         one, other, hung = (cluster.add_member(3) for _ in range(3))
-        _busy(one)
+        busy(one)
         hung.popen.send_signal(signal.SIGSTOP)
-        _until(lambda: len(one.events("view")) == len(other.events("view")) == 2)
+        until(lambda: len(one.events("view")) == len(other.events("view")) == 2)
         hung.popen.send_signal(signal.SIGCONT)
-        _busy(one)
+        busy(one)
         hung.say("quit")
         hung.popen.wait(30)
         cluster.rest(one, other)

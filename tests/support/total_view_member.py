@@ -1,7 +1,7 @@
-"""One member of a group with views, as a process: ZOOKEEPER GROUP LEAST LOG SEED.
+"""One member of a group with views, as a process: ZOOKEEPER GROUP LEAST LOG SEED TRACE.
 
-It writes what it does to LOG, line by line, until it is told `stop` or `quit` on its standard
-input: at `stop` it writes no more, at `quit` it leaves.
+It writes what it does to LOG, line by line, and traces in the folder TRACE, until it is told `stop`
+or `quit` on its standard input: at `stop` it writes no more, at `quit` it leaves.
 """
 
 import asyncio
@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 from random import Random
 
-from orderwire import LocalProtocolError, TotalGroup, TotalMessage
+from orderwire import LocalProtocolError, TotalGroup, TotalMessage, Trace
 from orderwire.kernel import members_of
 
 
-async def main(zookeeper: str, name: str, least: int, log: Path, seed: str) -> None:
+async def main(zookeeper: str, name: str, least: int, log: Path, seed: str, folder: Path) -> None:
     """Write to subsets and note everything."""
     words: asyncio.Queue[str] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -32,7 +32,10 @@ async def main(zookeeper: str, name: str, least: int, log: Path, seed: str) -> N
         def note(**what: object) -> None:
             out.write(json.dumps(what) + "\n")
 
-        group = await TotalGroup.enter(zookeeper, name, least=least, session_ns=1_000_000_000)
+        trace = Trace(run=name, path=folder, flush_interval_ms=20)
+        group = await TotalGroup.enter(
+            zookeeper, name, least=least, session_ns=1_000_000_000, trace=trace
+        )
         me = int(group.me)
         note(kind="entered", me=me)
 
@@ -77,4 +80,5 @@ async def main(zookeeper: str, name: str, least: int, log: Path, seed: str) -> N
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]), sys.argv[5]))
+    where, group_name, fewest, log_file, own_seed, trace_folder = sys.argv[1:]
+    asyncio.run(main(where, group_name, int(fewest), Path(log_file), own_seed, Path(trace_folder)))
