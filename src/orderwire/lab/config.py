@@ -1,7 +1,7 @@
 """The parameters of one run of an ordering algorithm, flat, and the run itself; rows of any kind.
 
-`DiscoveryConfig` and `ReplicationConfig` are the other kinds.  All have `algorithm`, `cost`,
-`check()` and `measure(seed)`.
+`DiscoveryConfig`, `ReplicationConfig` and `TotalOrderConfig` are the other kinds.  All have
+`algorithm`, `cost`, `check()` and `measure(seed)`.
 """
 
 import time
@@ -17,6 +17,7 @@ import orderwire
 from orderwire.kernel import ms
 from orderwire.lab.discovery_config import DiscoveryConfig
 from orderwire.lab.replication_config import ReplicationConfig
+from orderwire.lab.total_order_config import TotalOrderConfig
 from orderwire.ordering.catalog import ALGORITHMS, algorithm
 from orderwire.ordering.settings import OrderingSettings
 from orderwire.sim.clocks import ClockSettings
@@ -201,14 +202,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return _means(measure(plan, algorithm(self.algorithm), seed, timer=timer), self) | charged
 
 
-AnyConfig: TypeAlias = Config | DiscoveryConfig | ReplicationConfig
-FAMILIES: Mapping[str, type[Config] | type[DiscoveryConfig] | type[ReplicationConfig]] = {
+AnyConfig: TypeAlias = Config | DiscoveryConfig | ReplicationConfig | TotalOrderConfig
+FAMILIES: Mapping[
+    str,
+    type[Config] | type[DiscoveryConfig] | type[ReplicationConfig] | type[TotalOrderConfig],
+] = {
     "ordering": Config,
     "discovery": DiscoveryConfig,
     "replication": ReplicationConfig,
+    "total-order": TotalOrderConfig,
 }
 """Kinds of runs."""
-_FOLDERS = {"replication": "broker"}
+_FOLDERS = {"replication": "broker", "total-order": "ordering"}
 """Where what a family runs lies, unless in the folder of its name."""
 
 
@@ -230,9 +235,9 @@ def code_version(family: str) -> str:
     folders = ("kernel", _FOLDERS.get(family, family), "sim")
     paths = [path for folder in folders for path in sorted((root / folder).rglob("*.py"))]
     here = Path(__file__)
-    paths += [here, *(here.with_name(f"{each}_config.py") for each in ("discovery", "replication"))]
+    paths += [here, *sorted(here.parent.glob("*_config.py"))]
     paths += [here.parent / "models" / "s004.py"] if family == "replication" else []
-    return _fingerprint(*(path.read_bytes() for path in paths))
+    return _fingerprint(family.encode(), *(path.read_bytes() for path in paths))
 
 
 def _fingerprint(*parts: bytes) -> str:

@@ -14,11 +14,13 @@ from orderwire.lab.config import FAMILIES, AnyConfig
 from orderwire.lab.discovery_config import PROTOCOLS
 from orderwire.lab.replication_config import MODES
 from orderwire.ordering.catalog import ALGORITHMS
+from orderwire.ordering.total.catalog import ALGORITHMS as TOTAL_ORDERS
 
 NAMED: Mapping[str, tuple[str, Iterable[str]]] = {
     "ordering": ("algorithm", ALGORITHMS),
     "discovery": ("protocol", PROTOCOLS),
     "replication": ("mode", MODES),
+    "total-order": ("protocol", TOTAL_ORDERS),
 }
 """What a series of each family names."""
 
@@ -28,7 +30,7 @@ class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     label: str
     algorithm: str
-    """Or a protocol of discovery, or a mode of replication."""
+    """Or a protocol of discovery or of total order, or a mode of replication."""
     curve: str = ""
     """What the legend calls it; series of the same curve have the same colour.  Empty: label."""
     set: dict[str, Any] = {}
@@ -127,9 +129,9 @@ class Experiment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     name: str
     title: str
     paper: str
-    family: Literal["ordering", "discovery", "replication"] = "ordering"
-    """What the series are: algorithms for ordering, protocols of discovery, or modes of
-    replication."""
+    family: Literal["ordering", "discovery", "replication", "total-order"] = "ordering"
+    """What the series are: algorithms for ordering, protocols of discovery or of total order, or
+    modes of replication."""
     notes: list[str] = []
     """Parameters and departures, printed below the figure."""
     base: dict[str, Any] = {}

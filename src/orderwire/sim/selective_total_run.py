@@ -69,10 +69,17 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     last_ns: int
     """When that was."""
     latencies_ns: tuple[int, ...] = ()
+    again: int = 0
+    """Messages put once more: RTX, or DATA that go-back sends again."""
+    control: int = 0
+    """RST, RST_PAK and RST_ACK put."""
+    paused_ns: int = 0
+    """From an epoch's first control PDU to the end of its last, all epochs together."""
 
 
 Maker = Callable[..., TotalOrder]
 _EVERYTHING = Promises()
+_CONTROL = (Rst, RstPak, RstAck)
 
 
 def run(
@@ -127,6 +134,10 @@ class _Run:
         self._counts: dict[type, int] = {}
         self._numbers: dict[ProcessId, int] = {}
         self._epochs: set[tuple[int, int]] = set()
+        self._named: set[tuple[ProcessId, int]] = set()
+        """Messages that were put."""
+        self._paused: dict[tuple[int, int], tuple[int, int]] = {}
+        """When each epoch's first and last control PDU were put."""
         self._members = {ProcessId(k) for k in range(settings.members)}
         self._views = 0
         self._put_by_last = self._last_ns = 0
@@ -174,6 +185,9 @@ class _Run:
             put_by_last=self._put_by_last,
             last_ns=self._last_ns,
             latencies_ns=tuple(self._judge.latencies),
+            again=self._counts.get(Rtx, 0) + self._counts.get(Data, 0) - len(self._named),
+            control=sum(self._counts.get(form, 0) for form in _CONTROL),
+            paused_ns=sum(end - begin for begin, end in self._paused.values()),
         )
 
     def _survivors(self) -> set[int]:
@@ -249,6 +263,11 @@ class _Run:
         if form is Data and not pdu.destinations:
             form = type(None)
         self._counts[form] = self._counts.get(form, 0) + 1
+        if form is Data:
+            self._named.add((source, pdu.number))
+        elif form in _CONTROL:
+            begin, _ = self._paused.get(pdu.epoch, (now, now))
+            self._paused[pdu.epoch] = (begin, now + self._plan.channel.slot_ns)
         if form is RstAck:
             self._epochs.add(pdu.epoch)
         elif form is Flush:

@@ -52,7 +52,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Mean time from the request to a delivery."""
     recoveries: int
     repeated: float
-    """RTX for a message."""
+    """PDUs that carry a message once more, for a message."""
+    control: float
+    """RST, RST_PAK and RST_ACK for a recovery; 0 without one."""
+    pause_slots: float
+    """How long a recovery's control PDUs take, the first to the last."""
     slots: float
     """Duration until the last delivery, for a message."""
 
@@ -89,7 +93,9 @@ def measure(entry: TotalAlgorithm, load: Load) -> Row:
         transmissions=outcome.put_by_last / load.messages,
         latency_slots=fmean(outcome.latencies_ns) / SLOT_NS,
         recoveries=outcome.recoveries,
-        repeated=outcome.repeated / load.messages,
+        repeated=outcome.again / load.messages,
+        control=outcome.control / max(1, outcome.recoveries),
+        pause_slots=outcome.paused_ns / SLOT_NS / max(1, outcome.recoveries),
         slots=outcome.last_ns / SLOT_NS / load.messages,
     )
 
