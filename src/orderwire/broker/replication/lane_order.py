@@ -23,6 +23,8 @@ _shape = Struct(">8xi11xi16xqhi").unpack_from
 """batchLength, last offset delta, producer id, its epoch, its sequence."""
 _LEAST_LENGTH = HEADER_BYTES - LENGTH_OVERHEAD
 _place = PLACE.pack_into
+_JOINED_BYTES = 1 << 16
+"""Smaller parts are put together up to this size."""
 
 
 class SequenceJudge:
@@ -77,7 +79,8 @@ class Placed:
     """A slice as it stands in the main log."""
 
     def __init__(self, epoch: int, offset: int) -> None:
-        self.records = bytearray()
+        self.runs: list[bytearray | memoryview] = []
+        """Its bytes, in order; large parts by themselves: copying costs more than a write."""
         self.next_offset = offset
         self.places: dict[int, int] = {}
         """Position of a batch → its first offset."""
@@ -129,7 +132,7 @@ class Placed:
                     raise _no_batch(at, size)
                 position = start + at
                 if is_out(position, producer_id, producer_epoch, sequence, delta, offset):
-                    self.records += records[kept:at]
+                    self._take(records, kept, at)
                     kept = end
                 else:
                     _place(records, at, offset, length, epoch)
@@ -139,11 +142,19 @@ class Placed:
                         newest = producer_id
                         producers.append(producer_id)
                 at = end
-            if kept or self.records:
-                self.records += records[kept:]
-            else:
-                self.records = records
+            self._take(records, kept, size)
         self.next_offset = offset
+
+    def _take(self, records: bytearray, start: int, end: int) -> None:
+        size = end - start
+        if not size:
+            return
+        run = records if size == len(records) else memoryview(records)[start:end]
+        last = self.runs[-1] if self.runs else None
+        if isinstance(last, bytearray) and len(last) + size <= _JOINED_BYTES:
+            last += run
+        else:
+            self.runs.append(bytearray(run) if size < _JOINED_BYTES else run)
 
 
 def _no_batch(at: int, size: int) -> RemoteProtocolError:

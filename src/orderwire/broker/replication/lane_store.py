@@ -9,6 +9,7 @@ from orderwire.broker.replication.lane_cuts import CutHistory
 from orderwire.broker.replication.lane_messages import CutRecord, LaneCut, Stamp
 from orderwire.broker.replication.lane_order import Placed
 from orderwire.broker.replication.view import BrokerId
+from orderwire.broker.wire.parts import Buffer
 from orderwire.kernel.errors import RemoteProtocolError
 
 
@@ -129,10 +130,10 @@ class LaneStore:
 
     def write(self, placed: Placed, now_ms: int) -> None:
         """Append a slice to the main log."""
-        if placed.records:
-            self.copy_in(placed.records, now_ms)
+        for run in placed.runs:
+            self.copy_in(run, now_ms)
 
-    def copy_in(self, records: bytes | bytearray, now_ms: int) -> None:
+    def copy_in(self, records: Buffer, now_ms: int) -> None:
         """Append batches that have their places.  Raises RemoteProtocolError, StorageError."""
         done = self.log.append_placed(records, now_ms)
         if not isinstance(done, Appended):
