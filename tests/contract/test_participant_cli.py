@@ -103,6 +103,49 @@ def test_what_was_recorded_can_be_written_again(tmp_path: Path, start: Start) ->
     assert counters["counters"]["delivered"] == 4
 
 
+def test_lines_go_through_a_group_with_one_order(start: Start) -> None:
+    relay = start("channel", "--listen=127.0.0.1:0", "--json")
+    assert relay.stdout is not None
+    where = json.loads(relay.stdout.readline())["listen"]
+    members = [f"--member={n}={a}" for n, a in free_members("ana", "ben").items()]
+    order = ("--order=selective-total", f"--relay={where}", "--json")
+    reading = start("participant", "--me=ben", *members, *order, "--read=chat/*", "--count=2")
+    writing = start(
+        *("participant", "--me=ana", *members, *order, "--write=chat/room", "--wait-readers=1"),
+        stdin=subprocess.PIPE,
+    )
+    [written] = ended(writing, "one\ntwo")
+    *samples, _ = ended(reading)
+    assert written["counters"]["written"] == 2
+    assert [(each["source"], each["data"]) for each in samples] == [("ana", "one"), ("ana", "two")]
+
+
+def test_who_does_not_get_into_its_group_ends(start: Start) -> None:
+    member = [f"--member=ana={free_members('ana')['ana']}"]
+    alone = start(
+        *("participant", "--me=ana", *member, "--order=selective-total", "--read=a"),
+        *("--relay=192.0.2.1:7500",),
+    )
+    _, err = alone.communicate(timeout=60)
+    assert alone.returncode == 2
+    assert "leaves this machine" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--group=g"], "no effect on delta-causal"),
+        (["--order=selective-total", "--lifetime-ms=3"], "its messages live for ever"),
+        (["--order=selective-total", "--domain=d"], "group= names its group"),
+    ],
+)
+def test_options_of_groups_go_together(options: list[str], sentence: str) -> None:
+    arguments = ["participant", "--me=a", "--member=a=127.0.0.1:0", "--read=x", *options]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code != 0
+    assert sentence in result.output
+
+
 @pytest.mark.parametrize("name", ["delta-causal", *ALGORITHMS])
 def test_every_algorithm_can_be_chosen(name: str) -> None:
     seen: list[Order] = []

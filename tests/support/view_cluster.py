@@ -37,6 +37,13 @@ class Process:
         self.popen.kill()
         self.popen.wait()
 
+    def end(self) -> None:
+        """Kill it and close its pipes."""
+        self.kill()
+        for pipe in (self.popen.stdin, self.popen.stdout):
+            if pipe is not None:
+                pipe.close()
+
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
         assert self.log is not None
         if not self.log.exists():
@@ -49,6 +56,16 @@ class Process:
         return [event["message"] for event in self.events("delivered")]
 
 
+def start_relay(zookeeper: str, group: str, *options: str) -> Process:
+    """Start a relay that stands in the row of this group's relays."""
+    channel = [sys.executable, "-m", "orderwire", "channel", "--listen", "127.0.0.1:0"]
+    where = ["--json", "--zookeeper", zookeeper, "--group", group]
+    relay = Process([*channel, *where, *options])
+    assert relay.popen.stdout is not None
+    assert json.loads(relay.popen.stdout.readline())["listen"]
+    return relay
+
+
 class Cluster:
     """Processes of one group."""
 
@@ -59,11 +76,7 @@ class Cluster:
         self.relays: list[Process] = []
 
     def add_relay(self, *options: str) -> Process:
-        channel = [sys.executable, "-m", "orderwire", "channel", "--listen", "127.0.0.1:0"]
-        where = ["--json", "--zookeeper", self.zookeeper, "--group", self.name]
-        relay = Process([*channel, *where, *options])
-        assert relay.popen.stdout is not None
-        assert json.loads(relay.popen.stdout.readline())["listen"]
+        relay = start_relay(self.zookeeper, self.name, *options)
         self.relays.append(relay)
         return relay
 
@@ -150,10 +163,7 @@ def view_cluster(zookeeper: str, name: str, folder: Path) -> Iterator[Cluster]:
         yield cluster
     finally:
         for process in (*cluster.members, *cluster.relays):
-            process.kill()
-            for pipe in (process.popen.stdin, process.popen.stdout):
-                if pipe is not None:
-                    pipe.close()
+            process.end()
 
 
 def busy(member: Process, more: int = 100) -> None:

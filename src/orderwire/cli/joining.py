@@ -13,6 +13,7 @@ from orderwire.cli.gateways import GatewayOptions, gateway_options
 from orderwire.cli.output import progress
 from orderwire.cli.protection import credentials, protected
 from orderwire.cli.zookeeper_options import ZookeeperOptions, zookeeper_options
+from orderwire.kernel import LocalProtocolError
 from orderwire.ordering.catalog import ALGORITHMS
 from orderwire.participant import (
     DeltaCausal,
@@ -21,11 +22,13 @@ from orderwire.participant import (
     Order,
     Participant,
     Published,
+    SelectiveTotal,
     Trace,
     Unordered,
 )
+from orderwire.participant.qos import DEFAULT_GROUP
 
-ORDERS = ("delta-causal", "fifo", "unordered")
+ORDERS = ("delta-causal", "fifo", "unordered", "selective-total")
 """And every other name of the catalog of ordering algorithms."""
 DELTA_CAUSAL_LIFETIME_MS = 250
 DEFAULT_DOMAIN = "default"
@@ -57,6 +60,8 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
     order_name: str | None
     lifetime_ms: float | None
     domain: str
+    group: str | None
+    relay: str | None
 
     @property
     def finds_others(self) -> bool:
@@ -65,6 +70,10 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
 
     def order(self) -> Order:
         """Return the order of the options, which name one.  Raises LocalProtocolError."""
+        if self.order_name != "selective-total" and (self.group or self.relay):
+            raise LocalProtocolError(
+                f"--group and --relay have no effect on {self.order_name}, but on selective-total"
+            )
         match self.order_name:
             case "delta-causal":
                 lifetime = self.lifetime_ms
@@ -72,6 +81,14 @@ class Joining(msgspec.Struct, frozen=True, kw_only=True):
                 return DeltaCausal(lifetime_ms=lifetime, domain=self.domain)
             case "fifo":
                 return Fifo(lifetime_ms=self.lifetime_ms, domain=self.domain)
+            case "selective-total":
+                if self.lifetime_ms is not None:
+                    raise LocalProtocolError(
+                        f"--lifetime-ms {self.lifetime_ms:g} has no effect on selective-total:"
+                        " its messages live for ever"
+                    )
+                group = DEFAULT_GROUP if self.group is None else self.group
+                return SelectiveTotal(group=group, relay=self.relay, domain=self.domain)
             case "unordered":
                 return Unordered(lifetime_ms=self.lifetime_ms, domain=self.domain)
             case _:
@@ -229,6 +246,16 @@ def joins_group(default_order: str | None) -> Callable[[Callable[..., None]], Ca
             f" {DELTA_CAUSAL_LIFETIME_MS} if not given.",
         ),
         click.option("--domain", default="", help="Name of the ordering domain."),
+        click.option(
+            "--group",
+            metavar="NAME",
+            help=f"selective-total: the group, as its relay names it.  [default: {DEFAULT_GROUP}]",
+        ),
+        click.option(
+            "--relay",
+            metavar="HOST:PORT",
+            help="selective-total with --member: the relay of a group of them all.",
+        ),
     )
 
     def add(function: Callable[..., None]) -> Callable[..., None]:

@@ -11,9 +11,16 @@ from orderwire.participant.backbone import Backbone, GatewayState
 from orderwire.participant.drops import Dropped
 from orderwire.participant.participant import Participant
 from orderwire.participant.peers import ForeignPeer, Peer
-from orderwire.participant.qos import DeltaCausal, Fifo, Order, Published, Unordered
+from orderwire.participant.qos import (
+    DeltaCausal,
+    Fifo,
+    Order,
+    Published,
+    SelectiveTotal,
+    Unordered,
+)
 from orderwire.participant.reader import Overflow, Reader
-from orderwire.participant.samples import Counters, ReaderCounters, Sample, Written
+from orderwire.participant.samples import Counters, MemberChange, ReaderCounters, Sample, Written
 from orderwire.participant.topics import Topic
 from orderwire.participant.total_group import TotalGroup, TotalGroupSettings
 from orderwire.participant.tracing import Trace
@@ -33,6 +40,7 @@ __all__ = [
     "Impairment",
     "Installed",
     "LocalProtocolError",
+    "MemberChange",
     "Order",
     "OrderwireError",
     "Overflow",
@@ -42,6 +50,7 @@ __all__ = [
     "Reader",
     "ReaderCounters",
     "Sample",
+    "SelectiveTotal",
     "Topic",
     "TotalGroup",
     "TotalGroupSettings",

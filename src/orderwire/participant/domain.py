@@ -1,7 +1,5 @@
 """One ordering domain of one participant: a core on a channel, between writers and readers."""
 
-import asyncio
-import contextlib
 import logging
 import zlib
 from collections.abc import Sequence
@@ -38,8 +36,8 @@ from orderwire.participant.inputs import InputRecorder
 from orderwire.participant.lifetimes import handed_over_within_ns
 from orderwire.participant.matching import Matching, Outlet, Routes
 from orderwire.participant.qos import Order
-from orderwire.participant.reader import Reader
 from orderwire.participant.samples import Counters, Sample, Written
+from orderwire.participant.topic_domain import TopicDomain
 from orderwire.participant.writer import DATA_BYTES_MAX
 from orderwire.trace.discovery_events import DiscoveryTimeline
 from orderwire.trace.events import RunSettings
@@ -65,8 +63,8 @@ def channel_number(key: str) -> int:
     return zlib.crc32(key.encode()) % CHANNELS
 
 
-class Domain:
-    """The part of a participant that one order's topics share."""
+class Domain(TopicDomain):
+    """The part of a participant that one order's topics share: a core on the data channel."""
 
     def __init__(
         self,
@@ -77,14 +75,7 @@ class Domain:
         matching: Matching,
         inputs: InputRecorder | None = None,
     ) -> None:
-        self.order = order
-        self.key = order.key
-        self.members = members
-        self.clock = endpoint.clock
-        self.matching = matching
-        self.readers: list[Reader] = []
-        self._me = me
-        self._counters = Counters()
+        super().__init__(order, me, members, endpoint.clock, matching)
         self._sent: Sent | None = None
         self._writing_bytes = 0
         self._writing_lifetime_ns: int | None = None
@@ -209,25 +200,13 @@ class Domain:
         counters.payload_bytes += data_bytes
         return Written(sent.number, sent.stamp, copies)
 
-    async def flush(self, timeout_s: float | None) -> None:
-        """Wait until nothing written is under way.  Raises TimeoutError."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self.channel.drain(empty=True)
-        except TimeoutError:
-            raise TimeoutError(
-                f"not all that was written in {self.order.label} was confirmed after {timeout_s} s"
-            ) from None
+    async def drain(self) -> None:
+        """Wait until there is room to write more."""
+        await self.channel.drain()
 
-    def add_reader(self, reader: Reader) -> None:
-        """Let this reader take part."""
-        self.readers.append(reader)
-        self.matching.add_reader(reader)
-
-    def forget_reader(self, reader: Reader) -> None:
-        """This reader was closed."""
-        with contextlib.suppress(ValueError):
-            self.readers.remove(reader)
+    async def sent(self) -> None:
+        """Wait until nothing written is under way."""
+        await self.channel.drain(empty=True)
 
     def trace_gone(self, member: ProcessId) -> None:
         """Record that this member was killed: it cannot say so itself."""
@@ -240,7 +219,7 @@ class Domain:
         if self._tracer is not None:
             self._tracer.flush()
 
-    def close(self) -> None:
+    async def close(self, linger_s: float) -> None:
         """Feed the core no more and end the trace."""
         self._host.close()
         if self._tracer is not None:

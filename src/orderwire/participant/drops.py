@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from orderwire.participant.domain import Domain
 from orderwire.participant.reader import Reader
+from orderwire.participant.topic_domain import TopicDomain
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class DropWatch:
     """Looks at the counters of a participant's domains and readers and tells what has grown."""
 
     def __init__(
-        self, tell: Tell, domains: Callable[[], Iterable[Domain]], readers: Iterable[Reader]
+        self, tell: Tell, domains: Callable[[], Iterable[TopicDomain]], readers: Iterable[Reader]
     ) -> None:
         self._tell = tell
         self._domains = domains

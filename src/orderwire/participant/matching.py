@@ -27,6 +27,7 @@ from orderwire.participant.control import (
     decode,
     encode,
 )
+from orderwire.participant.qos import SEATED
 from orderwire.participant.samples import Sample
 from orderwire.participant.topics import Pattern
 
@@ -64,7 +65,14 @@ class Outlet:
     """A topic that this participant writes to: its number, and who reads it."""
 
     def __init__(
-        self, number: int, name: str, domain: str, *, me: ProcessId, held: bool = False
+        self,
+        number: int,
+        name: str,
+        domain: str,
+        *,
+        me: ProcessId,
+        held: bool = False,
+        seated: frozenset[ProcessId] | None = None,
     ) -> None:
         self.number = number
         self.name = name
@@ -74,6 +82,8 @@ class Outlet:
         self.held = held
         """Whether readers of other members do not count yet: this participant keeps quiet."""
         self._me = me
+        self._seated = seated
+        """Whose readers count, where members need a seat."""
         self.destinations = Destinations(0)
         self.matched = 0
         """Readers at all members."""
@@ -97,8 +107,18 @@ class Outlet:
         self.held = False
         self._count()
 
+    def seat(self, members: frozenset[ProcessId]) -> None:
+        """Count the readers of these members alone."""
+        self._seated = members
+        self._count()
+
     def _count(self) -> None:
-        counted = {m: n for m, n in self._readers.items() if m == self._me or not self.held}
+        seated = self._seated
+        counted = {
+            m: n
+            for m, n in self._readers.items()
+            if (m == self._me or not self.held) and (seated is None or m in seated)
+        }
         self.destinations = Destinations(sum(1 << member for member in counted))
         self.matched = sum(counted.values())
         for count, waiter in self._waiters:
@@ -146,6 +166,8 @@ class Matching:
         self._next_number = 0
         self._held: set[str] = set()
         """Domains in which this participant keeps quiet."""
+        self._seated: dict[str, frozenset[ProcessId]] = {}
+        """Domain → members whose readers count, where members need a seat."""
         self._declared: dict[ProcessId, dict[int, Declare]] = {me: {}}
         self._wanted: dict[ProcessId, dict[int, int]] = {me: {}}
         """Readers here of each declared topic, as last told to its writer's member."""
@@ -176,7 +198,14 @@ class Matching:
             # Numbers are not used again: an answer under way may still be about an earlier topic.
             number = self._next_number
             self._next_number += 1
-            outlet = Outlet(number, name, domain, me=self._me, held=domain in self._held)
+            outlet = Outlet(
+                number,
+                name,
+                domain,
+                me=self._me,
+                held=domain in self._held,
+                seated=self._seated.get(domain),
+            )
             self._outlets[name, domain] = outlet
             self._numbers[number] = outlet
             declared = Declare(number, name, domain)
@@ -226,6 +255,17 @@ class Matching:
             if outlet.domain == domain:
                 outlet.release()
 
+    def seat(self, domain: str, members: frozenset[ProcessId]) -> None:
+        """Count readers and writers of these members alone in this domain, from now on.
+
+        What they want holds although their streams break: they get the data another way.
+        """
+        self._seated[domain] = members
+        for outlet in self._numbers.values():
+            if outlet.domain == domain:
+                outlet.seat(members)
+        self._tell_readers(domain)
+
     def add_reader(self, reader: Subscriber) -> None:
         """Match this reader from now on."""
         self._readers[reader] = self._readers_ever
@@ -255,6 +295,7 @@ class Matching:
             (member, declared.name)
             for member, declared in self._all_declared()
             if self._is_match(reader, member, declared)
+            and member in self._seated.get(declared.domain, (member,))
         )
 
     def incompatible_with(self, reader: Subscriber) -> list[tuple[ProcessId, str, str]]:
@@ -278,16 +319,21 @@ class Matching:
         # Wants follow the member's own State, since they are about the topics in it.
 
     def disconnected(self, member: ProcessId) -> None:
-        """Nothing is known of this member's readers until it is back."""
+        """Nothing is known of this member's readers until it is back, but of those with seats."""
         self._connected.discard(member)
-        for outlet in self._numbers.values():
-            outlet.set_readers(member, 0)
+        self._forget_readers(member, [*self._seated])
 
     def forget(self, member: ProcessId) -> None:
         """This member has left: it writes nothing any more, and reads nothing."""
-        self.disconnected(member)
+        self._connected.discard(member)
+        self._forget_readers(member)
         for number in list(self._declared.get(member, {})):
             self._retire(member, number)
+
+    def _forget_readers(self, member: ProcessId, but: Sequence[str] = ()) -> None:
+        for outlet in self._numbers.values():
+            if outlet.domain not in but:
+                outlet.set_readers(member, 0)
 
     def control(self, member: ProcessId, data: bytes | memoryview) -> None:
         """Take a control message.  Raises RemoteProtocolError."""
@@ -316,7 +362,8 @@ class Matching:
         kept = {declared.number for declared in state.topics}
         for number in [n for n in self._declared.get(member, {}) if n not in kept]:
             self._retire(member, number)
-        self._wanted[member] = {}
+        # It may remember what an earlier life of ours wanted of topics with seats: tell them all.
+        self._wanted[member] = {d.number: -1 for d in state.topics if d.domain.startswith(SEATED)}
         for declared in state.topics:
             self._learn(member, declared)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from orderwire.aio.clock import GroupClock, shared_origin_ns, warn_about_clock
+from orderwire.aio.clock import GroupClock, shared_origin_ns
 from orderwire.aio.discovery_tls import Credentials
 from orderwire.aio.endpoint import Endpoint, EndpointSettings
 from orderwire.aio.impairment import Fates, Impairment
@@ -17,9 +17,8 @@ from orderwire.discovery.maps import EndpointData, EndpointKind
 from orderwire.kernel import NS_PER_S, LocalProtocolError, ProcessId, RemoteProtocolError
 from orderwire.participant.backbone import Backbone, checked
 from orderwire.participant.discovering import Discovering
-from orderwire.participant.discovery_trace import DISCOVERY_RUN
-from orderwire.participant.domain import Domain, channel_number
 from orderwire.participant.domain_settings import JOIN_S, DomainSettings
+from orderwire.participant.domains import Domains, Surroundings
 from orderwire.participant.drops import Dropped, DropWatch
 from orderwire.participant.finding import Finding
 from orderwire.participant.inputs import InputRecorder
@@ -40,7 +39,6 @@ from orderwire.participant.samples import Counters, add_counters
 from orderwire.participant.topics import Decode, Topic
 from orderwire.participant.tracing import Trace
 from orderwire.participant.writer import Writer
-from orderwire.trace.errors import TraceError
 
 if TYPE_CHECKING:
     from orderwire.trace.sinks import Sink
@@ -151,7 +149,10 @@ class Participant(Finding):
         self._drops: DropWatch | None = None
         self._record = record
         self._inputs: InputRecorder | None = None
-        self._domains: dict[str, Domain] = {}
+        self._domains: Domains | None = None
+        self._zookeeper = zookeeper
+        self._zookeeper_access = zookeeper_access
+        self._insecure = insecure
         self._writers: list[Writer] = []
         self._readers: list[Reader] = []
         self._closed = False
@@ -229,13 +230,30 @@ class Participant(Finding):
                 await discovering.close()
             raise
         self._endpoint = endpoint
+        self._domains = domains = Domains(
+            Surroundings(
+                me=self.id,
+                name=self.name,
+                members=self._members,
+                endpoint=endpoint,
+                matching=matching,
+                quiet=self._quiet,
+                inputs=self._inputs,
+                trace=self._trace,
+                sink=self._sink,
+                zookeeper=self._zookeeper,
+                access=self._zookeeper_access,
+                insecure=self._insecure,
+                out=self._tell_lost,
+            )
+        )
         if discovering is not None:
             matching.on_offers = self._offer
             discovering.tell_address(endpoint.address)
         if self._trace is not None:
             self._arm_flush()
         if self._on_drop is not None:
-            self._drops = DropWatch(self._on_drop, self._domains.values, self._readers)
+            self._drops = DropWatch(self._on_drop, domains.__iter__, self._readers)
         return self
 
     async def __aexit__(
@@ -270,8 +288,8 @@ class Participant(Finding):
                 last.push_async_callback(self._members.close)
             if self._quiet is not None:
                 last.callback(self._quiet.close)
-            for domain in self._domains.values():
-                last.callback(domain.close)
+            if self._domains is not None:
+                last.push_async_callback(self._domains.close, linger_s)
             if self._flush_timer is not None:
                 last.callback(self._flush_timer.cancel)
             for reader in self._readers:
@@ -282,8 +300,8 @@ class Participant(Finding):
         """Let what is under way arrive and be handed over, for so long at most."""
         try:
             async with asyncio.timeout(linger_s):
-                for domain in self._domains.values():
-                    await domain.flush(None)
+                if self._domains is not None:
+                    await self._domains.settle()
         except TimeoutError:
             _LOG.warning(
                 "%s leaves %g s after the last write, and not all that it wrote has been confirmed:"
@@ -308,7 +326,7 @@ class Participant(Finding):
             raise LocalProtocolError(
                 f"writer({topic!r}): a writer needs a Topic('name', order=…), which says the order"
             )
-        writer = Writer(self._domain(topic.order), topic)
+        writer = Writer(self._opened_domains().of(topic.order), topic)
         self._writers = [each for each in self._writers if not each.closed] + [writer]
         return writer
 
@@ -323,7 +341,7 @@ class Participant(Finding):
         in_thread: bool = False,
         own: bool = True,
         queue_samples_max: int = QUEUE_SAMPLES_MAX,
-        overflow: Overflow = Overflow.DROP_OLDEST,
+        overflow: Overflow | None = None,
     ) -> Reader:
         """Return a new reader of a topic, or of all topics of one order that match a pattern.
 
@@ -332,11 +350,12 @@ class Participant(Finding):
         a thread of its own with `in_thread`, for functions that block.  What it raises goes to
         `on_error(error, sample)`, or to the log.  `own=False` leaves out what this participant
         writes.  At most `queue_samples_max` samples wait; `overflow` says which one is dropped
-        then.  Raises LocalProtocolError.
+        then: the oldest, and none with `SelectiveTotal`, where writers wait instead.
+        Raises LocalProtocolError.
         """
         asked = asked_for(pattern, order, decode)
-        check_options(callback, on_error, asked.decode, overflow, queue_samples_max, in_thread)
-        domain = self._domain(asked.order)
+        overflow = check_options(callback, on_error, asked, overflow, queue_samples_max, in_thread)
+        domain = self._opened_domains().of(asked.order)
         reader = Reader(
             domain,
             asked.pattern,
@@ -365,10 +384,9 @@ class Participant(Finding):
 
         Raises TimeoutError, and LocalProtocolError outside of `async with`.
         """
-        self._opened()
+        domains = self._opened_domains()
         async with asyncio.timeout(timeout_s):
-            for domain in list(self._domains.values()):
-                await domain.flush(None)
+            await domains.sent()
 
     async def drain(self, timeout_s: float | None = None) -> None:
         """`flush`, then wait until all readers have handed over what was delivered.
@@ -393,16 +411,19 @@ class Participant(Finding):
         if self._trace is None:
             raise LocalProtocolError(f"{self.name!r} has no trace to write in: give it trace=…")
         self._domain_of_others().trace_gone(member)
-        for domain in self._domains.values():
+        for domain in self._opened_domains():
             domain.trace_gone(member)
 
     async def lost(self) -> None:
-        """Wait for as long as this member has its place in the domain.
+        """Wait for as long as this member has its place in the domain, and in its groups.
 
         Raises LocalProtocolError when another has taken its id: it neither sends nor receives any
-        more, and a new participant must be made.  Decision 0018.
+        more, and a new participant must be made.  Decision 0018.  And when it did not get into a
+        group of `SelectiveTotal` or was excluded from it: new writers and readers enter it again.
         """
-        self._opened()
+        for domain in self._opened_domains():
+            if domain.lost:
+                raise LocalProtocolError(domain.lost)
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._losing.append(waiter)
         try:
@@ -436,14 +457,14 @@ class Participant(Finding):
     def counters(self) -> Counters:
         """What was counted in all ordering domains together."""
         total = Counters()
-        for domain in self._domains.values():
+        for domain in self._domains or ():
             add_counters(total, domain.counters)
         total.malformed += self.malformed
         return total
 
     def counters_of(self, order: Order) -> Counters:
         """Return what was counted in one ordering domain."""
-        domain = self._domains.get(order.key)
+        domain = None if self._domains is None else self._domains.get(order.key)
         return Counters() if domain is None else domain.counters
 
     @property
@@ -465,40 +486,10 @@ class Participant(Finding):
             raise LocalProtocolError(self._lost_id)
         return self._endpoint
 
-    def _domain(self, order: Order) -> Domain:
-        endpoint = self._opened()
-        domain = self._domains.get(order.key)
-        if domain is None:
-            assert self._matching is not None
-            for other in self._domains:
-                if channel_number(other) == channel_number(order.key):
-                    raise LocalProtocolError(
-                        f"{order.key} and {other} happen to fall on the same channel: give one of"
-                        " them another domain='…'"
-                    )
-            if order.label == DISCOVERY_RUN and isinstance(self._members, Discovering):
-                raise LocalProtocolError(
-                    f"domain={DISCOVERY_RUN!r} is what the trace calls the run of discovery: give"
-                    " the ordering domain another name"
-                )
-            if self._quiet is not None and order.quiet_ns:
-                self._quiet.begin(order.key, order.quiet_ns)
-            domain = Domain(
-                order, self.id, self._members.names, endpoint, self._matching, self._inputs
-            )
-            self._domains[order.key] = domain
-            one_machine = self._members.on_one_machine
-            if order.lifetime_ns is not None and not one_machine:
-                warn_about_clock(order.epsilon_ns)
-            if self._trace is not None and self._sink is not None:
-                domain.trace(
-                    self._trace.run,
-                    self._sink,
-                    one_clock=one_machine,
-                    timer_slack_ns=self._trace.timer_slack_ns,
-                    found=isinstance(self._members, Discovering),
-                )
-        return domain
+    def _opened_domains(self) -> Domains:
+        self._opened()
+        assert self._domains is not None
+        return self._domains
 
     def _found(self, peer: Peer) -> None:
         if self._endpoint is not None and not self._closed and not self._lost_id:
@@ -522,6 +513,9 @@ class Participant(Finding):
             writer.lose(why)
         for reader in list(self._readers):
             reader.lose(why)
+        self._tell_lost(why)
+
+    def _tell_lost(self, why: str) -> None:
         for waiter in self._losing:
             if not waiter.done():
                 waiter.set_exception(LocalProtocolError(why))
@@ -580,11 +574,6 @@ class Participant(Finding):
         )
 
     def _flush_traces(self) -> None:
-        try:
-            for domain in self._domains.values():
-                domain.flush_trace()
-            if isinstance(self._members, Discovering):
-                self._members.flush_trace()
-        except (TraceError, OSError) as error:
-            _LOG.error("%s", error)  # and again, as an exception, when the participant is closed
+        if self._domains is not None:
+            self._domains.flush_traces()
         self._arm_flush()

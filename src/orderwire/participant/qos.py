@@ -9,15 +9,26 @@ from typing import Any, ClassVar, Self
 
 import msgspec
 
+from orderwire.aio.addresses import split_address
 from orderwire.kernel import NS_PER_MS, LocalProtocolError, ProcessId, exact_ns
 from orderwire.ordering.catalog import algorithm
 from orderwire.ordering.settings import OrderingSettings
+from orderwire.ordering.total.settings import Delivery
 from orderwire.participant.lifetimes import TICK_NS, delivered_within_ns
 
 LIFETIME_MS_MAX = 86_400_000
 """A day.  Longer is no lifetime: leave it out where that is possible."""
 
 DOMAIN_NAME_MAX = 64
+
+DEFAULT_GROUP = "group"
+"""What a group with one order is called, here and at its relay, unless it is named."""
+
+SELECTIVE_TOTAL = "tachikawa-st"
+"""Name in the catalog of total orders."""
+
+SEATED = "selective-total"
+"""What the keys of domains begin with whose members have seats in a group with one order."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=True):
@@ -108,7 +119,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def __post_init__(self) -> None:
         if type(self) is Order:
             raise LocalProtocolError(
-                "Order is no quality of service: use Unordered, Fifo, DeltaCausal or Published"
+                "Order is no quality of service: use Unordered, Fifo, DeltaCausal, Published or"
+                " SelectiveTotal"
             )
         if not isinstance(self.domain, str):
             raise LocalProtocolError(f"domain={self.domain!r} must be a name, as text")
@@ -280,6 +292,79 @@ class Published(Order, frozen=True, kw_only=True, forbid_unknown_fields=True):
             raise LocalProtocolError(f"max_cb={self.max_cb!r} has no effect on {self.algorithm}")
         _refuse_clock_error(self.clock_error_ms, self.lifetime_ms)
         _refuse_settings(self)
+
+
+class SelectiveTotal(Order, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Selective total order: who have two messages in common have them in the same order.  [S003]
+
+    Over all topics of the group and all writers, in whatever process; each message goes to the
+    participants that read its topic, to nobody else, and is handed over when they all hold it.  The
+    order respects causality.  Nothing is given up: a member that is silent holds the writers up
+    until a view is without it.
+
+    A participant that writes or reads such a topic enters the group: through ZooKeeper, where a
+    relay of the group must stand (`orderwire channel --zookeeper HOST:PORT --group NAME`), or, with
+    `relay`, all participants of an address list, and then for good.  Raises LocalProtocolError.
+    """
+
+    group: str = DEFAULT_GROUP
+    """The group's name; the relay's `--group`.  It takes the place of `domain`."""
+    delivery: Delivery = Delivery.PREACK
+    """PREACK: every destination has the message; ACK: they all know that of each other, too."""
+    relay: str | None = None
+    """`host:port` of the relay of a fixed group; None: ZooKeeper knows relays and members."""
+    zookeeper: str | None = None
+    """`host:port,…` of the views' ensemble; None: the one by which participants find each other."""
+    least: int = 1
+    """So many participants must be there before the first view."""
+    session_ms: float = 4_000
+    """A participant or relay that ZooKeeper has not heard for so long is out."""
+    enter_ms: float = 60_000
+    """How long entering the group may take."""
+
+    _algorithm: ClassVar[str] = SELECTIVE_TOTAL
+
+    @property
+    def lifetime_ns(self) -> int | None:
+        """None: messages live for ever."""
+        return None
+
+    @property
+    def label(self) -> str:
+        """Its group's name, where that is not the usual one."""
+        return self.group if self.group != DEFAULT_GROUP else "selective-total"
+
+    @property
+    def key(self) -> str:
+        """What two members must agree on to be in the same group."""
+        return f"{SEATED}(delivery={self.delivery.value})/{self.group}"
+
+    def __post_init__(self) -> None:
+        Order.__post_init__(self)
+        if self.domain:
+            raise LocalProtocolError(
+                f"domain={self.domain!r} has no effect on SelectiveTotal: group= names its group"
+            )
+        if not isinstance(self.group, str) or not (
+            0 < len(self.group) <= DOMAIN_NAME_MAX and self.group.isprintable()
+        ):
+            raise LocalProtocolError(
+                f"group={self.group!r} must be 1 to {DOMAIN_NAME_MAX} printable characters"
+            )
+        if not isinstance(self.delivery, Delivery):
+            raise LocalProtocolError(
+                f"delivery={self.delivery!r} must be Delivery.PREACK or Delivery.ACK"
+            )
+        if self.relay is not None:
+            split_address(self.relay)
+            if self.zookeeper is not None:
+                raise LocalProtocolError(
+                    "relay= is that of a fixed group, zookeeper= knows the relays: give one"
+                )
+        if isinstance(self.least, bool) or not isinstance(self.least, int) or self.least < 1:
+            raise LocalProtocolError(f"least={self.least!r} must be at least 1")
+        for name, value_ms in (("session_ms", self.session_ms), ("enter_ms", self.enter_ms)):
+            whole_ticks(name, value_ms)
 
 
 def _refuse_clock_error(clock_error_ms: float, lifetime_ms: float | None) -> None:

@@ -5,7 +5,7 @@ import contextlib
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Self
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec.structs import replace
 
 from orderwire.kernel import NS_PER_S, NS_PER_US, LocalProtocolError
-from orderwire.participant.samples import ReaderCounters, Sample
+from orderwire.participant.samples import MemberChange, ReaderCounters, Sample
 from orderwire.participant.topics import Decode, Pattern
 
 if TYPE_CHECKING:
-    from orderwire.participant.domain import Domain
+    from orderwire.participant.topic_domain import TopicDomain
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,13 +46,16 @@ ErrorHandler = Callable[[Exception, Sample], None]
 class Overflow(Enum):
     """What happens to a sample that finds the queue full.  Each one is counted and announced.
 
-    Holding up the writers is not among the choices: one slow reader would slow the others down.
+    Holding up the writers is a choice with `SelectiveTotal` alone, where a reader without gaps is
+    the point: one slow reader slows the others down.
     """
 
     DROP_OLDEST = "drop-oldest"
     """Remove the oldest sample: what is handed over stays fresh."""
     DROP_NEWEST = "drop-newest"
     """Refuse the new sample: what was queued is kept."""
+    HOLD = "hold"
+    """Drop nothing, take nothing more: buffers fill, and writers to this participant wait."""
 
 
 class Reader:
@@ -60,11 +63,15 @@ class Reader:
 
     `async for sample in reader` or a callback hands over every sample, in the domain's order.  A
     sample that outlives its lifetime in the queue is never handed over: it counts as expired.
+
+    Each reader has a queue of its own.  Two readers in one process have what they share in one
+    order, but the one may be handed a message long before the other: who wants the order over
+    several topics reads them with one reader and a pattern.
     """
 
     def __init__(
         self,
-        domain: "Domain",
+        domain: "TopicDomain",
         pattern: Pattern,
         *,
         decode: Decode | None,
@@ -88,7 +95,9 @@ class Reader:
         self._own = own
         self._limit = queue_samples_max
         self._overflow = overflow
-        self._queue: deque[Sample] = deque()
+        self._queue: deque[Any] = deque()
+        """Samples, and between them changes of the members, where they are wanted."""
+        self._wants_changes = False
         self._gaps_told = 0
         self._drop_told_at = self._expiry_told_at = 1
         self._turn_ends = 0.0
@@ -150,7 +159,7 @@ class Reader:
             await asyncio.sleep(0)
             self._turn_ends = self._loop.time() + self._turn_s()
         while True:
-            sample = self._next()
+            sample: Sample | None = self._next()
             if sample is not None:
                 return sample
             if self._lost:
@@ -159,6 +168,27 @@ class Reader:
                 raise StopAsyncIteration
             await self._wait()
             self._turn_ends = self._loop.time() + TURN_S
+
+    def events(self) -> AsyncIterator[Sample | MemberChange]:
+        """Hand out the samples, and between them who enters and leaves the group, from now on.
+
+        Members' changes have their place in the order, the same for all who are in the group then.
+        Who asks for events reads by them alone.  Raises LocalProtocolError for other orders than
+        `SelectiveTotal`, which have no group.
+        """
+        self._refuse_mixed_use()
+        if not self._domain.tells_changes:
+            raise LocalProtocolError(
+                f"the reader of {self.pattern.text!r} has no events but its samples: members come"
+                " and go at a place in the order with SelectiveTotal() alone"
+            )
+        self._wants_changes = True
+        return self._events()
+
+    async def _events(self) -> AsyncIterator[Sample | MemberChange]:
+        with contextlib.suppress(StopAsyncIteration):
+            while True:
+                yield await self.__anext__()
 
     async def read(self, timeout_s: float | None = None) -> Sample:
         """Return the next sample.  Raises TimeoutError, and LocalProtocolError once closed."""
@@ -174,7 +204,8 @@ class Reader:
     def read_nowait(self) -> Sample | None:
         """Return the next sample if there is one."""
         self._refuse_mixed_use()
-        return self._next()
+        sample: Sample | None = self._next()
+        return sample
 
     async def drain(self) -> None:
         """Wait until everything delivered so far has been handed over, expired or dropped."""
@@ -228,6 +259,11 @@ class Reader:
         return self._domain.order.label
 
     @property
+    def holds(self) -> bool:
+        """Whether its queue is full and nothing may be dropped."""
+        return self._overflow is Overflow.HOLD and len(self._queue) >= self._limit
+
+    @property
     def finished(self) -> bool:
         """Whether it is closed and has handed over everything."""
         return self.closed and not self._queue and not self._pumping
@@ -254,11 +290,20 @@ class Reader:
         """Queue samples whose turn has come."""
         queue = self._queue
         self.counters.delivered += len(samples)
-        if len(queue) + len(samples) <= self._limit:
+        if len(queue) + len(samples) <= self._limit or self._overflow is Overflow.HOLD:
             queue.extend(samples)
         else:
             for sample in samples:
                 self._put_tightly(sample)
+        self._came()
+
+    def tell_change(self, change: MemberChange) -> None:
+        """Queue a change of the members, if it is wanted."""
+        if self._wants_changes:
+            self._queue.append(change)
+            self._came()
+
+    def _came(self) -> None:
         if self._callback is not None:
             if not self._pumping:
                 self._pumping = True
@@ -318,7 +363,7 @@ class Reader:
 
     # Handing over.
 
-    def _next(self) -> Sample | None:
+    def _next(self) -> Any:
         """Take the next sample that has not expired and can be decoded."""
         queue, counters = self._queue, self.counters
         lifetime_ns = self._lifetime_ns
@@ -328,6 +373,8 @@ class Reader:
             except IndexError:
                 self._tell_idle()
                 return None
+            if self._wants_changes and isinstance(sample, MemberChange):
+                return sample
             if lifetime_ns is not None and self._clock.now() > _expires(sample, lifetime_ns):
                 self._expire()
                 continue

@@ -10,7 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from orderwire.kernel import OrderwireError, parsed
-from orderwire.participant.qos import DeltaCausal, Fifo, Order, Published, Unordered
+from orderwire.participant.qos import DeltaCausal, Fifo, Order, Published, SelectiveTotal, Unordered
 from orderwire.participant.samples import Sample
 from orderwire.trace.errors import TraceError
 from orderwire.trace.reader import read_ipc
@@ -25,7 +25,7 @@ BATCH_BYTES = 4 << 20
 
 _VERSION_KEY = b"orderwire.recording.version"
 _ORDER_KEY = b"orderwire.recording.order"
-_order_decoder = msgspec.json.Decoder(Unordered | Fifo | DeltaCausal | Published)
+_order_decoder = msgspec.json.Decoder(Unordered | Fifo | DeltaCausal | Published | SelectiveTotal)
 _FIELDS = [
     pa.field("topic", pa.string(), nullable=False),
     pa.field("source", pa.string(), nullable=False),

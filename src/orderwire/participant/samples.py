@@ -20,7 +20,7 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     stamp: Instant
     """When it was written, by the writer's clock; (source, stamp) identifies the message."""
     arrived: Instant
-    """When it came here."""
+    """When it came here.  With `SelectiveTotal`: when the group handed it out."""
     delivered: Instant
     """When its turn in the order had come."""
     dropped_before: int = 0
@@ -49,6 +49,15 @@ class Written(msgspec.Struct, frozen=True, gc=False):
     stamp: Instant
     members: int
     """To how many members it was sent, this one included when it reads the topic."""
+
+
+class MemberChange(msgspec.Struct, frozen=True, gc=False):
+    """Somebody has entered a group with one order, or has left it or died."""
+
+    member: str
+    """The participant's name."""
+    entered: bool
+    """Whether it has entered."""
 
 
 class ReaderCounters(msgspec.Struct):

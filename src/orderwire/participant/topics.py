@@ -37,7 +37,7 @@ class Topic(msgspec.Struct, frozen=True):
         if not isinstance(self.order, Order):
             raise LocalProtocolError(
                 f"order={self.order!r} of topic {self.name!r} must be Unordered(), Fifo(),"
-                " DeltaCausal(lifetime_ms=…) or Published(algorithm=…)"
+                " DeltaCausal(lifetime_ms=…), Published(algorithm=…) or SelectiveTotal()"
             )
         for what, function in (("encode", self.encode), ("decode", self.decode)):
             if function is not None and not callable(function):

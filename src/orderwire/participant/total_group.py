@@ -316,6 +316,16 @@ class TotalGroup:
         return tuple(member.process for member in self._member.core.view.members)
 
     @property
+    def view(self) -> ChangeView:
+        """The view that is installed now: messages of the one before may still wait to be read."""
+        return self._member.core.view
+
+    @property
+    def excluded(self) -> str | None:
+        """Why this member is in its group no more; None as long as it is."""
+        return self._excluded
+
+    @property
     def address(self) -> Address:
         """Where this member receives."""
         return self._port.address
@@ -324,6 +334,12 @@ class TotalGroup:
     def waiting(self) -> int:
         """How many messages wait to be sent."""
         return self._member.waiting
+
+    @property
+    def room(self) -> int:
+        """How many messages `write_now` takes at least, unless they are large."""
+        limits = self._member.limits
+        return 0 if self._member.is_full else limits.queue_messages_max - self.waiting
 
     async def write(
         self, payload: bytes, destinations: Iterable[int] | Destinations | None = None
@@ -335,12 +351,22 @@ class TotalGroup:
         Waits while too many wait already.  Raises LocalProtocolError for what cannot be sent, and
         once this member has left or was excluded.
         """
+        await self.wait_room()
+        return self.write_now(payload, destinations)
+
+    def write_now(
+        self, payload: bytes, destinations: Iterable[int] | Destinations | None = None
+    ) -> int:
+        """`write`, and refuse with a LocalProtocolError while too many wait: see `wait_room`."""
         self._check()
-        member = self._member
-        while member.is_full:
-            await member.room()
+        return self._member.write(payload, self._mask(destinations))
+
+    async def wait_room(self) -> None:
+        """Wait until fewer messages wait to be sent.  Raises LocalProtocolError as `write` does."""
+        self._check()
+        while self._member.is_full:
+            await self._member.room()
             self._check()
-        return member.write(payload, self._mask(destinations))
 
     def _check(self) -> None:
         if self._closed or self._excluded is not None:
@@ -364,6 +390,15 @@ class TotalGroup:
             absent = [int(process) for process in members_of(mask & ~known)]
             raise LocalProtocolError(f"{absent} are no members: {[*map(int, self.members)]} are")
         return mask & present
+
+    async def sent(self) -> None:
+        """Wait until all that was written has come to all its destinations that live.
+
+        Raises LocalProtocolError once this member has left or was excluded.
+        """
+        while self._member.waiting or not self._member.core.has_sent_all:
+            self._check()
+            await asyncio.sleep(0.002)
 
     async def settled(self) -> None:
         """Wait until all that was written has come, and all that came is handed out here.

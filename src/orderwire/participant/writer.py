@@ -10,7 +10,7 @@ from orderwire.participant.samples import Written
 from orderwire.participant.topics import Topic
 
 if TYPE_CHECKING:
-    from orderwire.participant.domain import Domain
+    from orderwire.participant.topic_domain import TopicDomain
 
 DATA_BYTES_MAX = 983_040
 """Largest data of one message: a PDU holds 1 MiB, 64 KiB of which are kept for control data."""
@@ -19,13 +19,14 @@ DATA_BYTES_MAX = 983_040
 class Writer:
     """Writes to one topic.  Make one with `participant.writer(topic)`."""
 
-    def __init__(self, domain: "Domain", topic: Topic) -> None:
+    def __init__(self, domain: "TopicDomain", topic: Topic) -> None:
         self.topic = topic
         self.closed = False
         self._lost = ""
         self._domain = domain
         self._encode = topic.encode
         self._outlet = domain.matching.declare(topic.name, domain.key)
+        domain.writers.append(self)
 
     @property
     def matched(self) -> int:
@@ -35,12 +36,15 @@ class Writer:
     def write(self, data: Any, *, lifetime_ms: float | None = None) -> Written | None:
         """Send data to all members that read the topic; returns at once.
 
+        With `SelectiveTotal` what was written has its place in the order when it comes back to a
+        reader of this participant, and no message may have more than MESSAGE_BYTES_MAX.
         With `lifetime_ms` the message has a lifetime of its own, in milliseconds, instead of its
         order's: `Published(algorithm="rodrigues-deadline", lifetime_ms=…)` only.
         Returns None when nobody reads it: nothing was sent, which is no fault and is counted.
         Raises LocalProtocolError when closed, when the data are no bytes or too large, when the
         lifetime is longer than the order's or would have no effect, and, in a domain without
-        lifetime, when too much waits to be sent: then await `drain()`.
+        lifetime, when too much waits to be sent: then await `drain()`; and when the participant is
+        in its group with one order no more.
         """
         self._require_open()
         if self._encode is not None:
@@ -117,7 +121,7 @@ class Writer:
             async with asyncio.timeout(timeout_s):
                 await self._outlet.wait(readers)
         except TimeoutError:
-            hint = f"do they ask for the same order, {self._domain.key}?"
+            hint = self._domain.hint
             if self._outlet.held:
                 hint = (
                     "this participant may have been restarted and keeps quiet for Δ + ε; if it was"
@@ -129,8 +133,11 @@ class Writer:
             ) from None
 
     async def drain(self) -> None:
-        """Wait until there is room to write more."""
-        await self._domain.channel.drain()
+        """Wait until there is room to write more.
+
+        Raises LocalProtocolError when a group with one order was left or lost meanwhile.
+        """
+        await self._domain.drain()
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every copy written so far has come to its member, or can no longer.
@@ -149,3 +156,4 @@ class Writer:
         if not self.closed:
             self.closed = True
             self._domain.matching.withdraw(self._outlet)
+            self._domain.writers.remove(self)

@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orderwire import (
+    Delivery,
     DeltaCausal,
     Fifo,
     LocalProtocolError,
     Participant,
     Published,
+    SelectiveTotal,
     Topic,
     Unordered,
 )
@@ -104,7 +106,7 @@ def test_what_bounds_a_tag_is_agreed_on() -> None:
         (lambda: Fifo(lifetime_ms=0), "lifetime_ms=0 must be above 0"),
         (lambda: Unordered(lifetime_ms=True), "must be a number of milliseconds"),
         (lambda: Unordered(domain="x" * 65), "at most 64 printable characters"),
-        (lambda: Order(), "use Unordered, Fifo, DeltaCausal or Published"),
+        (lambda: Order(), "use Unordered, Fifo, DeltaCausal, Published or SelectiveT"),
         (lambda: DeltaCausal(lifetime_ms=5, tag_bytes_max=7), "tag_bytes_max=7 is below 8"),
         (lambda: DeltaCausal(lifetime_ms=5, tag_bytes_max=9.5), "must be a whole number"),
         (lambda: Published(algorithm="fifo"), "algorithm='fifo' is Fifo()"),
@@ -115,6 +117,14 @@ def test_what_bounds_a_tag_is_agreed_on() -> None:
         (lambda: Published(algorithm="yavatkar-mcp", max_cb=2), "no effect on yavatkar-mcp"),
         (lambda: Published(algorithm="bounded-jang", max_cb=2), "no effect on bounded-jang"),
         (lambda: maxcb(max_cb=0), "max_cb=0 is not positive"),
+        (lambda: SelectiveTotal(domain="d"), "group= names its group"),
+        (lambda: SelectiveTotal(group=""), "group='' must be 1 to 64 printable characters"),
+        (lambda: SelectiveTotal(delivery="ack"), "must be Delivery.PREACK or Delivery.ACK"),
+        (lambda: SelectiveTotal(relay="here"), "expected HOST:PORT"),
+        (lambda: SelectiveTotal(relay="a:1", zookeeper="b:1"), "give one"),
+        (lambda: SelectiveTotal(least=0), "least=0 must be at least 1"),
+        (lambda: SelectiveTotal(session_ms=0), "session_ms=0 must be above 0"),
+        (lambda: SelectiveTotal(enter_ms="1"), "must be a number of milliseconds"),
         (lambda: maxcb(max_cb=True), "max_cb=True must be a whole number"),
         (lambda: maxcb(lifetime_ms=0), "lifetime_ms=0 must be above 0"),
         (lambda: maxcb(clock_error_ms=250), "must be below lifetime_ms"),
@@ -214,3 +224,15 @@ def test_matching_equals_the_definition(pattern: list[str], name: list[str]) -> 
         "".join(levels.get(level, level + "/") for level in pattern), "/".join(name) + "/"
     )
     assert Pattern("/".join(pattern)).matches("/".join(name)) == (expected is not None)
+
+
+def test_a_group_with_one_order_is_where_members_meet_however_they_get_there() -> None:
+    """[S003:sec.2] Who is to have one order names the same group and delivery."""
+    order = SelectiveTotal(relay="127.0.0.1:7500")
+    assert order.key == SelectiveTotal(zookeeper="127.0.0.1:2181", least=3).key
+    assert order.key != SelectiveTotal(group="other").key
+    assert order.key != SelectiveTotal(delivery=Delivery.ACK).key
+    assert (order.label, SelectiveTotal(group="book").label) == ("selective-total", "book")
+    assert order.lifetime_ns is None
+    with pytest.raises(LocalProtocolError, match="has no effect"):
+        order.own_lifetime_ns(5)
