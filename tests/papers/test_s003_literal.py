@@ -1,0 +1,122 @@
+"""The paper's ST, read literally, breaks its promises, in the paper's own figure too.  [S003]"""
+
+import pytest
+
+from orderwire.sim.paper_selective_total import Pak, PaperGroup, Step4
+from orderwire.verify.selective_total import Logs
+
+
+def logs_of(group: PaperGroup) -> Logs[str]:
+    received = {at: group.log(at).split() for at in group.entities}
+    sent = {at: [each.name for each in one.sent] for at, one in group.entities.items()}
+    destinations = {
+        each.name: each.destinations for one in group.entities.values() for each in one.sent
+    }
+    return Logs(sent, received, destinations)
+
+
+def figure_6(step4: Step4) -> PaperGroup:
+    group = PaperGroup(3, step4=step4)
+    group.send(1, "a", 2, 3)
+    group.send(3, "x", 1, 2, 3)
+    group.send(1, "b", 2)
+    group.compose(1, "c", 1, 3)
+    group.compose(2, "p", 1)
+    group.compose(3, "y", 2)
+    group.compose(3, "z", 1, 3)
+    group.put(1, 3)
+    group.put(2)
+    group.put(3)
+    group.put(3)
+    group.send(2, "q", 2, 3)
+    return group
+
+
+@pytest.mark.paper("S003:fig.6")
+def test_figure_6_ends_in_two_orders() -> None:
+    group = figure_6(Step4.MEANT)
+    assert [group.log(at) for at in (1, 2, 3)] == ["x c p z", "a x b q y", "a x z q c"]
+    logs = logs_of(group)
+    assert not logs.are_order_equivalent(1, 3)
+    assert not logs.is_acyclic()
+    assert all(logs.is_selectively_correct(at) for at in (1, 2, 3))
+
+
+@pytest.mark.paper("S003:fig.6")
+@pytest.mark.paper("S003:sec.4.3")
+def test_figure_6_as_printed_never_gives_back_what_was_lost() -> None:
+    group = figure_6(Step4.PRINTED)
+    assert [group.log(at) for at in (1, 2, 3)] == ["x c p z", "a x b q y", "a x z q"]
+    assert not any(each.queue for each in group.entities.values())
+
+
+@pytest.mark.paper("S003:sec.4.1")
+def test_the_failure_point_is_each_entitys_own() -> None:
+    group = PaperGroup(2, step4=Step4.MEANT)
+    group.compose(2, "b", 1, 2)
+    group.send(1, "a", 1, 2, lost=(1,))
+    group.put(2)
+    group.send(1, "d", 1, 2)
+    assert not logs_of(group).are_order_equivalent(1, 2)
+    assert group.log(1).split().index("b") < group.log(1).split().index("a")
+    assert group.log(2).split().index("a") < group.log(2).split().index("b")
+
+
+@pytest.mark.paper("S003:sec.3.3")
+def test_without_a_loss_a_message_is_never_acknowledged() -> None:
+    group = PaperGroup(3)
+    group.send(1, "p", 1, 2)
+    for turn in range(20):
+        group.send(2, f"b{turn}", 3)
+        group.send(1, f"a{turn}", 2)
+        group.send(3, f"c{turn}", 1)
+    assert group.entities[1].pre_acknowledged[0].name == "p"
+    assert group.entities[2].pre_acknowledged[0].name == "p"
+    assert not group.entities[1].acknowledged
+    assert not group.entities[2].acknowledged
+
+
+@pytest.mark.paper("S003:sec.3.2")
+def test_a_pdu_for_others_that_is_missed_closes_its_senders_window() -> None:
+    group = PaperGroup(3, window=3)
+    group.send(1, "a", 2, lost=(3,))
+    for turn in range(20):
+        for source, to in ((1, 2), (2, 1), (3, 1)):
+            group.compose(source, f"{source}-{turn}", to)
+            group.drain()
+    assert group.entities[3].treq[1] == 0
+    assert group.entities[1].tseq == 3
+    assert len(group.entities[1].waiting) == 18
+
+
+@pytest.mark.paper("S003:fig.5")
+def test_a_recovery_for_nothing_comes_again_at_every_pdu() -> None:
+    group = PaperGroup(3)
+    group.send(1, "a", 2, lost=(3,))
+    for turn in range(1, 4):
+        group.send(2, f"b{turn}", 3)
+        assert group.entities[3].recoveries == turn
+        assert group.control == 7 * turn
+
+
+@pytest.mark.paper("S003:sec.4.3")
+def test_what_is_sent_again_is_refused() -> None:
+    group = PaperGroup(2)
+    group.send(1, "a", 2, lost=(2,))
+    group.send(1, "b", 2)
+    assert group.entities[2].recoveries == 1
+    assert group.log(2) == ""
+    for turn in range(5):
+        group.send(1, f"c{turn}", 2)
+    assert "a" not in group.log(2).split()
+    assert "b" not in group.log(2).split()
+
+
+@pytest.mark.paper("S003:sec.4.1")
+def test_a_lost_control_pdu_is_waited_for_for_ever() -> None:
+    group = PaperGroup(2, step4=Step4.MEANT)
+    group.lose[Pak, 1] = frozenset({2})
+    group.send(1, "a", 2, lost=(2,))
+    group.send(1, "b", 2)
+    assert group.entities[2].recovering
+    assert not any(each.queue for each in group.entities.values())
