@@ -112,12 +112,21 @@ def test_demo_keeps_every_promise_and_leaves_nothing_running(tmp_path: Path) -> 
     assert text["epoch"] > 0
     assert sum(text["taken_bytes"]) > len(TEXT.encode())
     assert sum(text["sent_bytes"]) > 2 * len(TEXT.encode()), "Spark and a reader have read it"
+    book = found["book"]
+    assert (book["equal"], book["complete"], book["audit"]["verdict"]) == (True, True, "VALID")
+    total = {check["id"]: check for check in book["audit"]["checks"]}
+    assert {"T1", "T2", "T3", "T4", "T5"} <= {i for i, check in total.items() if check["promised"]}
+    assert len(book["traders"]) == 4
+    assert all(each["written"] == 600 for each in book["traders"])
+    assert [each["updates"] for each in book["traders"]] == [2_400, 2_400, 1_200, 1_200]
+    assert all(each["longest_pause_ms"] > 0 for each in book["traders"])
     assert 0 < found["control_bytes"]["ours"] < found["control_bytes"]["rst_matrix"]
     page = Path(found["report"]).read_text()
     assert_replicas_as_told(page, kept)
     assert page.count("<svg") == 8
     assert "was told" in page
     assert "Who found whom, and when" in page
+    assert "One order book" in page
     for figure in (
         *("first-violation", "delays", "control-bytes", "members-ordered"),
         *("discovery", "discovery-pairs", "discovery-traffic"),

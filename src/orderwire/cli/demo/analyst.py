@@ -11,11 +11,13 @@ from pathlib import Path
 import msgspec
 
 from orderwire.cli.demo.children import Leader
-from orderwire.cli.demo.findings import Findings, count_file, order_violations, summary
+from orderwire.cli.demo.findings import Findings, Told, count_file, order_violations, summary
+from orderwire.cli.demo.floor import floor_told
 from orderwire.cli.demo.page import write_page
-from orderwire.cli.demo.replicas import FoundReplicas, replicas_told
+from orderwire.cli.demo.replicas import replicas_told
 from orderwire.cli.demo.script import read_text
 from orderwire.cli.demo.settings import (
+    BOOK,
     CONTROL,
     DELIVERY_TOPIC,
     DISCOVERY,
@@ -27,7 +29,7 @@ from orderwire.cli.demo.settings import (
     AnalystSettings,
 )
 from orderwire.kernel import ms
-from orderwire.pipeline.audit_jobs import SparkAudit, audit_files
+from orderwire.pipeline.audit_jobs import SparkAudit, audit_files, audit_source
 from orderwire.pipeline.audited_ingest import start_audited_ingest
 from orderwire.pipeline.excerpts import delay_histogram, excerpt, news_of_discovery
 from orderwire.pipeline.ingest import TopicSource, ingest
@@ -102,19 +104,23 @@ def analyse(settings: AnalystSettings, orders: queue.SimpleQueue[bytes]) -> Find
         names = dict(enumerate([*settings.members, GUEST]))
         known = known_of(news_of_discovery(events, discovery), discovery, names)
         line = orders.get(timeout=REPLICAS_SECONDS_MAX)
-        kept = msgspec.json.decode(line, type=FoundReplicas)
-        with history_frame(spark, kept.history) as history:
-            replicas = replicas_told(kept, report_of(findings_of(history)))
-        _stage(f"replicas audited: {replicas['audit']['verdict']}; counting the text")
+        told = msgspec.json.decode(line, type=Told)
+        with history_frame(spark, told.replicas.history) as history:
+            replicas = replicas_told(told.replicas, report_of(findings_of(history)))
+        _stage(f"replicas audited: {replicas['audit']['verdict']}")
+        with audit_source(spark, told.floor.trace) as audited:
+            run = next(run for run in audited.report.runs if _group(run.run_id) == BOOK)
+            book = floor_told(told.floor, run)
+        _stage(f"order book audited: {run.verdict.value}; counting the text")
         text = count_topic(messages.where(messages.topic == TEXT_TOPIC))
     shutil.rmtree(scratch, ignore_errors=True)
-    told = read_text(None if settings.text_path is None else Path(settings.text_path))
+    original = read_text(None if settings.text_path is None else Path(settings.text_path))
     return Findings(
         audit=report,
         metrics=metrics,
         delays={group: delays.get(group, []) for group in GROUPS},
         text=text,
-        file=count_file(told),
+        file=count_file(original),
         live_violations={
             group: sum(check.violations for check in run.checks)
             if group == DISCOVERY
@@ -127,6 +133,7 @@ def analyse(settings: AnalystSettings, orders: queue.SimpleQueue[bytes]) -> Find
         inversion=inversion,
         around=around,
         replicas=replicas,
+        book=book,
     )
 
 

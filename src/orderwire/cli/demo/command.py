@@ -19,6 +19,8 @@ from orderwire.chaos.clients import NOT_TOLD, Sent
 from orderwire.cli.demo.brokers import REPLICAS, Brokers
 from orderwire.cli.demo.children import Child, ChildError
 from orderwire.cli.demo.conference import Conference
+from orderwire.cli.demo.findings import Told
+from orderwire.cli.demo.floor import trade
 from orderwire.cli.demo.script import MEMBER_NAMES, ScriptError, read_text
 from orderwire.cli.demo.settings import (
     DELIVERY_TOPIC,
@@ -112,7 +114,8 @@ def command(
 
     Six members find each other, tell each other a text and send voice, over loopback sockets that
     delay, lose and reorder, in Δ-causal order and beside it without order.  A guest is killed and
-    comes back.  Everything goes through three active-active brokers that speak Kafka's protocol,
+    comes back.  Four traders keep an order book in one order for all, whose relay is killed.
+    Everything goes through three active-active brokers that speak Kafka's protocol,
     of which one is killed and comes back; Spark reads it from their logs, audits it and writes a
     report.  Takes about two minutes.  Exit status: 0 all promises held, 1 one did not.
 
@@ -188,7 +191,17 @@ async def _hold(
         prefix = f"text-{run}-"
         sent = await asyncio.to_thread(_write_text, brokers, text, prefix)
         clock.tell(f"the text, {len(text):,} bytes, is in topic {TEXT_TOPIC}; Spark starts")
-        await analyst.wait_for("listening", SPARK_START_SECONDS_MAX)
+        floor = asyncio.create_task(trade(run, replicas.cluster.zookeeper, folder, logs, started))
+        try:
+            await analyst.wait_for("listening", SPARK_START_SECONDS_MAX)
+            book = await floor
+        finally:
+            floor.cancel()
+            await asyncio.gather(floor, return_exceptions=True)
+        clock.tell(
+            f"traders have kept one book, {sum(each.written for each in book.traders):,} updates"
+            " written; its relay was killed"
+        )
         clock.tell("Spark audits the trace as it comes; the members gather")
         conference = await Conference.gather(
             run=run,
@@ -212,7 +225,8 @@ async def _hold(
             clock.tell(stage["text"])
 
         await analyst.wait_for("ingested", ANALYSIS_SECONDS_MAX, tell)
-        await analyst.tell(await replicas.found(TEXT_TOPIC, sent, prefix))
+        kept = await replicas.found(TEXT_TOPIC, sent, prefix)
+        await analyst.tell(Told(replicas=kept, floor=book))
         answer = await analyst.wait_for("found", ANALYSIS_SECONDS_MAX, tell)
         found: dict[str, Any] = answer["found"]
         found["discovery"] |= msgspec.to_builtins(conference.discovery)
@@ -305,6 +319,14 @@ def _print(found: dict[str, Any]) -> None:
         f" {kept['took_over_s']:.1f} s until others had taken over, {kept['in_sync_s']:.1f} s until"
         f" it was in sync again; {'all have committed the same' if kept['equal'] else 'NOT equal'};"
         f" I1 … I10 of the text: {kept['audit']['verdict']}"
+    )
+    book = found["book"]
+    pause = max(each["longest_pause_ms"] for each in book["traders"])
+    emit(
+        f"order book: {len(book['traders'])} traders,"
+        f" {sum(each['updates'] for each in book['traders']):,} updates read,"
+        f" {'all in one order' if book['equal'] else 'NOT in one order'}; {pause / 1_000:.1f} s"
+        f" without any when its relay was killed; T1 … T5: {book['audit']['verdict']}"
     )
     costs = ", ".join(f"{name} {value:,.1f}" for name, value in found["control_bytes"].items())
     emit(f"control bytes a copy: {costs}")

@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 
-from orderwire.cli.demo.replicas import replicas_hold
+from orderwire.cli.demo.floor import FoundFloor, floor_holds
+from orderwire.cli.demo.replicas import FoundReplicas, replicas_hold
 from orderwire.cli.demo.settings import CONTROL, DISCOVERY, ORDERED
 from orderwire.kernel import NS_PER_MS
 from orderwire.pipeline.excerpts import DelayBucket
@@ -20,6 +21,13 @@ from orderwire.verify.report import Report, RunReport
 from orderwire.verify.verdict import Verdict
 
 CONTINUATION_MASK, CONTINUATION_BITS = 0xC0, 0x80
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What the leader tells the analyst in the end."""
+
+    replicas: FoundReplicas
+    floor: FoundFloor
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +52,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """What happened around it."""
     replicas: dict[str, Any]
     """What `replicas_told` tells."""
+    book: dict[str, Any]
+    """What `floor_told` tells."""
 
     def run(self, group: str) -> RunReport:
         """Return the audit of one group."""
@@ -121,6 +131,7 @@ def summary(found: Findings, report: Path) -> dict[str, Any]:
     sound &= groups[CONTROL]["violations"] > 0
     sound &= found.run(DISCOVERY).verdict is Verdict.VALID
     sound &= replicas_hold(found.replicas)
+    sound &= floor_holds(found.book)
     counted = found.text.total
     matches = counted == found.file and not found.text.missing
     return {
@@ -131,5 +142,6 @@ def summary(found: Findings, report: Path) -> dict[str, Any]:
         "control_bytes": control_bytes(found),
         "records": found.records,
         "replicas": found.replicas,
+        "book": found.book,
         "report": str(report),
     }

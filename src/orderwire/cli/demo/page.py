@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from orderwire.cli.demo.findings import Findings, control_bytes, summary
+from orderwire.cli.demo.floor import floor_holds, floor_sections
 from orderwire.cli.demo.replicas import replica_sections, replicas_hold
 from orderwire.cli.demo.settings import CONTROL, DISCOVERY, LIFETIME_MS, ORDERED, AnalystSettings
 from orderwire.kernel import NS_PER_S
@@ -66,6 +67,7 @@ def write_page(folder: Path, settings: AnalystSettings, found: Findings) -> Path
         title = "Who got what" if group == ORDERED else ""
         sections.append(Section(title=title, svg=svg))
     sections += _discovery_sections(found, figures)
+    sections += floor_sections(told["book"])
     sections += replica_sections(told["replicas"])
     sections.append(_audit_section(found))
     sections.append(_text_section(found))
@@ -110,6 +112,15 @@ def _verdicts(told: dict[str, object]) -> list[Verdict]:
             label=f"replicas, one of {kept['replicas']} killed",
             value=str(kept["audit"]["verdict"]) if kept["equal"] else "differ",
             good=replicas_hold(kept),
+        )
+    )
+    book = told["book"]
+    assert isinstance(book, dict)
+    cards.append(
+        Verdict(
+            label="one order book, its relay killed",
+            value=str(book["audit"]["verdict"]) if book["equal"] else "differs",
+            good=floor_holds(book),
         )
     )
     share = ordered["delivered"] / max(1, ordered["written"])

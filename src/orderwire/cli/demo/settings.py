@@ -32,6 +32,24 @@ DOMAIN = "conference"
 GUEST = "guest"
 """Is there, is killed, comes back and listens."""
 
+FLOOR = "floor"
+"""Domain of the traders' discovery."""
+BOOK = "book"
+"""Their group with one order, and the run of its trace."""
+INSTRUMENTS = ("book/eu/gold", "book/eu/oil", "book/us/gold", "book/us/oil")
+TRADERS = {
+    "Mill": "book/**",
+    "Ricardo": "book/**",
+    "Sraffa": "book/eu/*",
+    "Say": "book/*/gold",
+}
+"""Who keeps which part of the book; all write to all of it."""
+BOOK_UPDATES = 150
+"""Of each instrument, by each trader."""
+BOOK_INTERVAL_MS = 20
+BOOK_SESSION_MS = 1_000
+"""How long ZooKeeper waits for a relay or trader that is silent."""
+
 IMPAIRMENT = Impairment(delay_ms=4, jitter_mean_ms=12, loss_ratio=0.02, duplicate_ratio=0.01)
 """What happens to every datagram at the socket boundary: heavy reordering, some loss."""
 
@@ -64,6 +82,25 @@ class GuestSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     run: str
     brokers: str
     impairment: Impairment
+
+
+class TraderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a trader's process is told at its start."""
+
+    name: str
+    reads: str
+    traders: int
+    readers: dict[str, int]
+    """How many read each instrument."""
+    run: str
+    trace: str
+    zookeeper: str
+
+
+class RelayChildSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a relay's process is told at its start."""
+
+    zookeeper: str
 
 
 class AnalystSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,0 +1,203 @@
+"""Leading the traders: one order book, whose relay is killed in the middle."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from orderwire.cli.demo.children import Child
+from orderwire.cli.demo.settings import (
+    BOOK,
+    INSTRUMENTS,
+    TRADERS,
+    RelayChildSettings,
+    TraderSettings,
+)
+from orderwire.participant.topics import Pattern
+from orderwire.report.html import Section, Table
+from orderwire.verify.report import RunReport
+from orderwire.verify.verdict import Verdict
+
+READY_SECONDS_MAX = 60.0
+TRADE_SECONDS_MAX = 60.0
+LEAVE_SECONDS_MAX = 30.0
+KILL_AFTER_S = 1.0
+"""After the trade has begun."""
+
+
+class FoundTrader(msgspec.Struct, frozen=True, kw_only=True):
+    """One trader, as it was in the end."""
+
+    name: str
+    reads: str
+    written: int
+    updates: int
+    """How many it was handed."""
+    longest_pause_ms: float
+    """Between two updates that it was handed: while the relay was dead."""
+    stands: dict[str, str]
+    """Whose price stands for each instrument that it reads."""
+    digests: dict[str, str]
+    """Of the updates of each, in the order in which it was handed them."""
+
+
+class FoundFloor(msgspec.Struct, frozen=True, kw_only=True):
+    """What the traders told."""
+
+    traders: list[FoundTrader]
+    trace: str
+    """Folder of their traces."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether all who read an instrument have had its updates in one order."""
+        return all(
+            len({each.digests.get(name) for each in self.traders if _reads(each.reads, name)}) == 1
+            for name in INSTRUMENTS
+        )
+
+    @property
+    def complete(self) -> bool:
+        """Whether each was handed all that was written of what it reads."""
+        each_writes = {each.name: each.written // len(INSTRUMENTS) for each in self.traders}
+        written = sum(each_writes.values())
+        return all(
+            each.updates == written * sum(_reads(each.reads, name) for name in INSTRUMENTS)
+            for each in self.traders
+        )
+
+
+async def trade(
+    run: str, zookeeper: str, folder: Path, logs: Path, started: list[Child]
+) -> FoundFloor:
+    """Let the traders trade and leave; each process is added to `started` at once."""
+
+    async def start(name: str, module: str, settings: Any) -> Child:
+        child = await Child.start(name, f"orderwire.cli.demo.{module}", settings, logs)
+        started.append(child)
+        return child
+
+    relays = []
+    for number in (1, 2):
+        relay = await start(f"relay-{number}", "relay", RelayChildSettings(zookeeper=zookeeper))
+        await relay.wait_for("standing", READY_SECONDS_MAX)
+        relays.append(relay)
+    trace = folder / BOOK
+    readers = {name: sum(_reads(reads, name) for reads in TRADERS.values()) for name in INSTRUMENTS}
+    traders = [
+        await start(
+            name,
+            "trader",
+            TraderSettings(
+                name=name,
+                reads=reads,
+                traders=len(TRADERS),
+                readers=readers,
+                run=run,
+                trace=str(trace),
+                zookeeper=zookeeper,
+            ),
+        )
+        for name, reads in TRADERS.items()
+    ]
+    await _all(traders, "ready", READY_SECONDS_MAX)
+    await asyncio.gather(*(each.tell({"do": "trade"}) for each in traders))
+    await asyncio.sleep(KILL_AFTER_S)
+    relays[0].kill()
+    traded = await _all(traders, "traded", TRADE_SECONDS_MAX)
+    await asyncio.gather(*(each.tell({"do": "leave"}) for each in traders))
+    left = await _all(traders, "left", LEAVE_SECONDS_MAX)
+    await relays[1].tell({"do": "leave"})
+    await relays[1].wait_for("left", LEAVE_SECONDS_MAX)
+    return FoundFloor(
+        traders=[
+            FoundTrader(
+                name=name,
+                reads=reads,
+                written=before["written"],
+                updates=after["updates"],
+                longest_pause_ms=after["longest_pause_ms"],
+                stands=after["stands"],
+                digests=after["digests"],
+            )
+            for (name, reads), before, after in zip(TRADERS.items(), traded, left, strict=True)
+        ],
+        trace=str(trace),
+    )
+
+
+async def _all(traders: list[Child], what: str, seconds: float) -> list[dict[str, Any]]:
+    return await asyncio.gather(*(each.wait_for(what, seconds) for each in traders))
+
+
+def _reads(pattern: str, topic: str) -> bool:
+    return Pattern(pattern).matches(topic)
+
+
+def floor_told(found: FoundFloor, audit: RunReport) -> dict[str, Any]:
+    """Return what the demo's JSON tells of the book."""
+    told: dict[str, Any] = msgspec.to_builtins(found)
+    return told | {
+        "equal": found.equal,
+        "complete": found.complete,
+        "audit": {
+            "verdict": audit.verdict.value,
+            "checks": [
+                {
+                    "id": check.id,
+                    "title": check.title,
+                    "verdict": check.verdict.value,
+                    "promised": check.promised,
+                    "violations": check.violations,
+                }
+                for check in audit.checks
+            ],
+        },
+    }
+
+
+def floor_holds(told: dict[str, Any]) -> bool:
+    """Whether the book kept what `SelectiveTotal` promises."""
+    valid: bool = told["audit"]["verdict"] == Verdict.VALID.value
+    return valid and told["equal"] and told["complete"]
+
+
+def floor_sections(told: dict[str, Any]) -> list[Section]:
+    """The report's part on the book, from what the JSON tells."""
+    rows: list[list[object]] = []
+    for each in told["traders"]:
+        row: list[object] = [
+            each["name"],
+            each["reads"],
+            each["written"],
+            each["updates"],
+            f"{each['longest_pause_ms']:.0f}",
+        ]
+        rows.append(row + [each["digests"].get(name, "–") for name in INSTRUMENTS])
+    checks: list[list[object]] = [
+        [
+            check["id"],
+            check["title"],
+            "yes" if check["promised"] else "no",
+            check["verdict"],
+            check["violations"],
+        ]
+        for check in told["audit"]["checks"]
+    ]
+    columns = ["trader", "reads", "written", "updates read", "longest pause ms", *INSTRUMENTS]
+    return [
+        Section(
+            title="One order book",
+            text="Four traders, each a process, write prices of four instruments; each message goes"
+            " to those alone who read its topic, in one order for all (SelectiveTotal). The"
+            " relay was killed in the middle, and another took over. Below an instrument: a"
+            " digest of its updates in the order in which the trader was handed them.",
+            table=Table(columns, rows),
+        ),
+        Section(
+            title="What the book's audit checked",
+            text="The members' traces: what each sent, received and was handed, and each view.",
+            table=Table(["check", "what", "promised", "verdict", "violations"], checks),
+        ),
+    ]
