@@ -295,20 +295,17 @@ class Reader:
         else:
             for sample in samples:
                 self._put_tightly(sample)
-        self._came()
-
-    def tell_change(self, change: MemberChange) -> None:
-        """Queue a change of the members, if it is wanted."""
-        if self._wants_changes:
-            self._queue.append(change)
-            self._came()
-
-    def _came(self) -> None:
         if self._callback is not None:
             if not self._pumping:
                 self._pumping = True
                 self._loop.call_soon(self._pump)
         elif self._waiter is not None:
+            self._wake()
+
+    def tell_change(self, change: MemberChange) -> None:
+        """Queue a change of the members, if it is wanted: then there is no callback."""
+        if self._wants_changes:
+            self._queue.append(change)
             self._wake()
 
     def _put_tightly(self, sample: Sample) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orderwire import LocalProtocolError, Trace
+from orderwire import LocalProtocolError, SelectiveTotal, Trace
 from orderwire.aio.addresses import is_loopback
 from orderwire.kernel import ProcessId, RemoteProtocolError
 from orderwire.participant.control import (
@@ -23,7 +23,7 @@ from orderwire.participant.control import (
     decode,
     encode,
 )
-from orderwire.participant.matching import RETIRED_MAX, Matching
+from orderwire.participant.matching import RETIRED_MAX, Matching, Outlet
 from orderwire.participant.members import Members
 from orderwire.participant.topics import Pattern
 from orderwire.trace import BackgroundSink, MemorySink
@@ -108,6 +108,63 @@ def test_a_reader_elsewhere_becomes_a_destination() -> None:
     assert ben.routes["fifo"][ProcessId(0)] == {0: ("chat/room", (ben_reader,))}
     ben.remove_reader(ben_reader)
     assert ben.routes["fifo"][ProcessId(0)] == {}
+
+
+SEATS = SelectiveTotal().key
+
+
+def _with_seats() -> tuple[Network, Outlet]:
+    """Return Ana, who writes, Ben, who reads, and Ana's outlet; both have seats."""
+    network = Network(2)
+    ana, ben = network.members
+    network.connect(0, 1)
+    for each in (ana, ben):
+        each.seat(SEATS, frozenset((ProcessId(0), ProcessId(1))))
+    outlet = ana.declare("a", SEATS)
+    ben.add_reader(Wanting("a", SEATS))
+    network.settle()
+    assert outlet.destinations == 0b10
+    return network, outlet
+
+
+def test_only_members_with_seats_count() -> None:
+    network, outlet = _with_seats()
+    ana, ben = network.members
+    reader = Wanting("*", SEATS)
+    ben.add_reader(reader)
+    assert ben.matches_of(reader) == [(0, "a")]
+    ana.seat(SEATS, frozenset())
+    ben.seat(SEATS, frozenset())
+    assert (outlet.destinations, outlet.matched) == (0, 0)
+    assert ben.matches_of(reader) == []
+    assert ana.declare("b", SEATS).destinations == 0
+    other = ana.declare("a", "fifo")
+    ben.add_reader(Wanting("a"))
+    network.settle()
+    assert other.destinations == 0b10, "other domains have no seats"
+
+
+def test_who_has_a_seat_is_a_destination_while_its_stream_is_broken() -> None:
+    network, outlet = _with_seats()
+    network.disconnect(0, 1)
+    assert outlet.destinations == 0b10
+    network.members[0].forget(ProcessId(1))
+    assert outlet.destinations == 0
+
+
+def test_after_a_broken_stream_all_wants_of_topics_with_seats_are_told() -> None:
+    """Its reader was closed meanwhile, or it is a new life that has none.  Decision 0037."""
+    for new_life in (False, True):
+        network, outlet = _with_seats()
+        network.disconnect(0, 1)
+        if new_life:
+            network.members[1] = network._member(ProcessId(1), 2)
+        else:
+            ben = network.members[1]
+            ben.remove_reader(next(iter(ben._readers)))
+        network.connect(0, 1)
+        network.settle()
+        assert outlet.destinations == 0
 
 
 def test_the_readers_of_withdrawn_topics_are_kept_for_a_while() -> None:
