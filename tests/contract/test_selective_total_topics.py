@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from discovered import domain, in_a_loop, until
 from loopback import free_members
+from view_cluster import QUICK
 
 from orderwire import (
     Fifo,
@@ -21,6 +22,8 @@ from orderwire import (
 )
 from orderwire.aio.addresses import join_address
 from orderwire.aio.total_relay import ChannelRelay, RelaySettings
+from orderwire.aio.total_views import RelayPlace
+from orderwire.aio.zookeeper_server import managed_zookeeper
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(120)]
 
@@ -208,3 +211,76 @@ async def test_datagrams_stay_on_this_machine_unless_told_otherwise() -> None:
         reader = ana.reader("t", order=SelectiveTotal(relay="192.0.2.1:7500"))
         with pytest.raises(LocalProtocolError, match="leaves this machine"):
             await reader.read(60)
+
+
+@asynccontextmanager
+async def views(group: str) -> AsyncIterator[str]:
+    """A ZooKeeper and a relay of this group; yields the ensemble's address."""
+    with managed_zookeeper(settings=QUICK) as server:
+        relay = await ChannelRelay.open(("127.0.0.1", 0))
+        relay.reuses_ids = True
+        where = join_address(*relay.address)
+        place = RelayPlace(server.address, group, where, renewed=relay.renew)
+        try:
+            await place.enter()
+            yield server.address
+        finally:
+            await place.close()
+            await relay.close()
+
+
+@in_a_loop
+async def test_who_was_excluded_enters_again_with_new_writers_and_readers() -> None:
+    order = SelectiveTotal(group="g", least=3)
+    topic = Topic("t", order)
+    async with (
+        views("g") as at,
+        Participant("ana", domain="d", zookeeper=at) as ana,
+        Participant("ben", domain="d", zookeeper=at) as ben,
+        Participant("carl", domain="d", zookeeper=at) as carl,
+    ):
+        writer, reader = ana.writer(topic), ben.reader(topic)
+        carl.reader("u", order=order)
+        changes: list[tuple[str, bool]] = []
+
+        async def watch(watching: Reader) -> None:
+            async for event in watching.events():
+                if isinstance(event, MemberChange):
+                    changes.append((event.member, event.entered))
+
+        watching = asyncio.ensure_future(watch(ana.reader("u", order=order)))
+        losing = asyncio.ensure_future(ben.lost())
+        await writer.wait_matched(1, 60)
+        group = ben._domains[order.key]._group
+        group._exclude("the test says so")
+        for waiting in (reader.read(60), losing):
+            with pytest.raises(LocalProtocolError, match="out of group 'g': the test says so"):
+                await waiting
+        assert reader.closed
+        await until(lambda: ("ben", False) in changes)
+        again = ben.reader(topic)
+        await until(lambda: changes[-1] == ("ben", True))
+        await writer.wait_matched(1, 60)
+        writer.write(b"once more")
+        assert (await again.read(60)).data == b"once more"
+        watching.cancel()
+
+
+@in_a_loop
+async def test_participants_of_another_domain_get_nothing() -> None:
+    order = SelectiveTotal(group="g")
+    topic = Topic("t", order)
+    async with (
+        views("g") as at,
+        Participant("ana", domain="d", zookeeper=at) as ana,
+        Participant("ben", domain="d", zookeeper=at) as ben,
+        Participant("eve", domain="e", zookeeper=at) as eve,
+    ):
+        writer, reader, stranger = ana.writer(topic), ben.reader(topic), eve.reader(topic)
+        await writer.wait_matched(1, 60)
+        await until(lambda: len(ana._domains[order.key]._strangers) == 1)
+        written = writer.write(b"ours")
+        assert written is not None
+        assert written.members == 1
+        assert (await reader.read(60)).data == b"ours"
+        assert stranger.read_nowait() is None
