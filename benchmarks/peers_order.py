@@ -29,8 +29,16 @@ import harness
 OURS = "bounded-jang"
 """What `DeltaCausal` runs."""
 NODE = Path(__file__).parent / "peers" / "order_node.py"
-RIVALS = ("dds", "zenoh", "zmq", "nats", "jgroups-fifo", "jgroups-seq", "cpg")
-PACKAGES = {"dds": "cyclonedds", "zenoh": "zenoh", "zmq": "zmq", "nats": "nats"}
+RIVALS = ("dds", "zenoh", "zmq", "nats", "jgroups-fifo", "jgroups-seq", "cpg", "pysyncobj")
+PACKAGES = {
+    "dds": "cyclonedds",
+    "zenoh": "zenoh",
+    "zmq": "zmq",
+    "nats": "nats",
+    "pysyncobj": "pysyncobj",
+}
+BY_OUR_NODE = ("pysyncobj",)
+"""Rivals that the harness does not know: `peers/order_node.py` runs them."""
 JGROUPS = Path("/usr/share/java/jgroups.jar")
 COUNTS = (
     "sent",
@@ -72,7 +80,8 @@ def run(system: str, loss: float, options: argparse.Namespace, *, ours: bool) ->
     """Run one system once; what failed has an `error`."""
     command = [sys.executable, "order.py", "--n", str(options.members), "--loss", str(loss)]
     command += ["--secs", str(options.seconds), "--drain", str(options.drain)]
-    if ours:
+    command += ["--every", str(options.every_ms)]
+    if ours or system in BY_OUR_NODE:
         node = f"{{python}} {NODE} {{i}} {{n}} {{secs}} {{every}} {{ip}} {{hub}} {{out}}"
         node += f" --order {system} --lifetime-ms {options.lifetime_ms}"
         command += ["--name", system, "--cmd", node]
@@ -110,6 +119,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--loss", type=float, nargs="+", default=[0, 2, 5], help="percent")
     parser.add_argument("--members", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument(
+        "--every-ms", type=float, default=10.0, help="each member writes so often; answers beside"
+    )
     parser.add_argument("--drain", type=float, default=2.0, help="seconds after the last message")
     parser.add_argument("--lifetime-ms", type=float, default=1_000.0)
     parser.add_argument("--order", nargs="+", default=[OURS, "jang-delta", "fifo", "unordered"])

@@ -20,7 +20,7 @@ def test_without_a_harness_nothing_runs_and_the_result_says_so(name: str) -> Non
     assert all(each == {"missing": "--harness"} for each in result["rivals"].values())
 
 
-@pytest.mark.parametrize("name", ["peers_order.py", "peers_pubsub.py", "peers_discovery.py"])
+@pytest.mark.parametrize("name", sorted(path.name for path in BENCHMARKS.glob("peers_*.py")))
 def test_a_folder_without_the_harness_is_refused(name: str, tmp_path: Path) -> None:
     line = [sys.executable, str(BENCHMARKS / name), "--harness", str(tmp_path)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
