@@ -62,7 +62,7 @@ def find(folder: Path, prefix: str = "") -> Found:
             if not good and damaged is None:
                 damaged = batch.first
             batches.append(batch)
-    names: set[str] = set()
+    names = {name for batch in batches for name in batch.messages}
     for path in folder.iterdir():
         names.update(names_in(path.read_bytes(), prefix))
     return Found(tuple(batches), damaged, frozenset(names), numbered)
