@@ -184,7 +184,7 @@ async def trouble(judge: Judge, server: ManagedZookeeper, address: str) -> str:
             time.sleep(chance.choice([0.5, SESSION_MS / 1_000 * 1.2]))
             return "freeze"
         case "renew":
-            cluster.client.renew("the test says so")
+            cluster.client._give_up("the test says so")
             return "renew"
         case _:  # To kill who has no session.
             return "nothing"

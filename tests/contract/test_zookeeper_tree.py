@@ -127,7 +127,7 @@ class Real:
     async def _end(self, index: int) -> None:
         client = self.clients[index]
         mark = await client.create("/mark-", ephemeral=True, sequence=True)
-        client.renew("the test ends it")
+        client._give_up("the test ends it")
         while await client.exists(mark) or client.session is not Session.CONNECTED:
             await asyncio.sleep(0.002)
         await asyncio.sleep(0.01)  # What kazoo tells of the old one's watches.

@@ -231,11 +231,6 @@ class ZookeeperClient:
             with contextlib.suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)
 
-    def renew(self, why: str) -> None:
-        """Give the session up, and begin another."""
-        if self._kazoo is not None:
-            self._give_up(why)
-
     async def close(self) -> None:
         """End the session, and its ephemeral znodes with it."""
         kazoo, self._kazoo = self._kazoo, None
