@@ -8,6 +8,9 @@ In a run of members that find each other only those who appear are waited for; t
 `AuditOptions.newcomer_ns` behind the first, for a newcomer's first words.  Discovery is judged by
 `live_discovery`: previewed in reports, found for good when the run is finished.
 
+Of a run with a total order T1 is judged (`live_total`), T2 to T5 are not: reports name them, and
+the run is never VALID.
+
 A member of which nothing comes while the others' time goes on is waited for up to
 `AuditOptions.silence_ns`.  Then the others are audited on without it, and its own trace counts as
 incomplete until its END.  If it speaks again, what it did above the horizon is audited like
@@ -56,7 +59,16 @@ from orderwire.verify.kernels.violations import merge, no_violations
 from orderwire.verify.kernels.wellformed import Head, drop_repeats, timelines
 from orderwire.verify.live_discovery import LiveDiscovery, ViewsState
 from orderwire.verify.live_heads import move_heads, stretches_of
-from orderwire.verify.report import EXAMPLES_MAX, Found, RunReport, conclude, example_rows
+from orderwire.verify.live_total import LiveTotal
+from orderwire.verify.report import (
+    EXAMPLES_MAX,
+    TOTAL_ORDER_CHECKS,
+    Found,
+    RunReport,
+    conclude,
+    example_rows,
+    promised,
+)
 from orderwire.verify.settle import Settled, restarts, settle
 from orderwire.verify.source import settings_of
 
@@ -113,6 +125,8 @@ class LiveState(msgspec.Struct, kw_only=True):
     """Violations so far, by check."""
     examples: dict[str, list[dict[str, Any]]] = {}
     contradicted: list[int] = []
+    disagreeing: list[tuple[int, int]] = []
+    """Pairs of members that T1 was told of."""
     open: list[int] = []
     """Members that have not ended."""
     silent: list[int] = []
@@ -134,12 +148,13 @@ class LiveRun:
         self._options = options or AuditOptions()
         self._held = _HELD.empty_table()
         self._views = LiveDiscovery(run_id)
+        self._total = LiveTotal(run_id)
         self._parts = {name: schema.empty_table() for name, schema in _ACCUMULATED.items()}
 
     @property
     def held(self) -> int:
         """Events kept, in number."""
-        return int(self._held.num_rows) + self._views.held
+        return int(self._held.num_rows + self._total.kept.num_rows) + self._views.held
 
     @property
     def finished(self) -> bool:
@@ -190,7 +205,7 @@ class LiveRun:
         horizon = self._horizon(columns, settings)
         ended = horizon == TIME_MAX
         high = TIME_MAX if ended else horizon - settings.epsilon_ns
-        if self.held > HELD_EVENTS_MAX and not ended:
+        if self.held - self._total.kept.num_rows > HELD_EVENTS_MAX and not ended:
             high = int(columns.time_ns.max())
             self.state.uncertain = True
         if not ended and high - started < STEP_WINDOWS * self.window_ns:
@@ -300,7 +315,14 @@ class LiveRun:
             found,
             expect=self._options.expect,
             uncertain=self.state.uncertain or not settled.slices_suffice or not self.finished,
+            extra_checked={"T1": settled.deliveries} if self._is_total else {},
+            unjudged=TOTAL_ORDER_CHECKS[1:] if self._is_total else (),
         )
+
+    @property
+    def _is_total(self) -> bool:
+        """Whether the run is held to a total order."""
+        return "T1" in promised(self.state.settings, self._options.expect)
 
     @property
     def window_ns(self) -> int:
@@ -316,6 +338,8 @@ class LiveRun:
     def dump(self) -> bytes:
         """Return the whole state as bytes: the same for the same events, whatever the machine."""
         tables = {"held": self._held, **self._parts, **self._views.tables()}
+        tables["total"] = self._total.kept
+        self.state.disagreeing = sorted(self._total.disagreeing)
         packed = {name: _pack(table) for name, table in tables.items()}
         return msgspec.msgpack.encode((self.state, self._views.state, packed))
 
@@ -329,6 +353,8 @@ class LiveRun:
         tables = {name: _unpack(content) for name, content in packed.items()}
         run._views.restore(views, tables)
         run._held = tables.pop("held")
+        run._total.kept = tables.pop("total")
+        run._total.disagreeing = set(run.state.disagreeing)
         run._parts = tables
         return run
 
@@ -413,6 +439,11 @@ class LiveRun:
         new = columns.take((columns.position >= position) & (columns.time_ns < high))
         self._note_late(new)
         wrong = [] if piece.whole else [timelines(self.run_id, new, settings.members, state.heads)]
+        if self._is_total:
+            low, lives = state.closed_ns, self._lives
+            wrong.append(
+                self._total.close(self._held, low, high, self.window_ns, settings.members, lives)
+            )
         move_heads(state.heads, state.past, new)
         parts = found.parts()
         self._parts = {
