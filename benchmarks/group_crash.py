@@ -226,9 +226,12 @@ def judge(folder: Path, *, spark: bool) -> dict[str, Any]:
 def _on_spark(path: Path) -> Report:
     command = [sys.executable, "-m", "orderwire", "audit", str(path), "--engine", "spark", "--json"]
     done = subprocess.run(command, capture_output=True, timeout=AUDIT_S, check=False)
-    if not done.stdout:
+    lines = [line for line in done.stdout.splitlines() if line.startswith(b"{")]
+    if not lines:
         raise RuntimeError(f"no audit of {path}: {done.stderr.decode()[-500:]}")
-    return msgspec.json.decode(done.stdout, type=Report)
+    if len(done.stdout.splitlines()) > 1:
+        print(f"Spark wrote beside its report: {done.stdout!r}", file=sys.stderr)
+    return msgspec.json.decode(lines[0], type=Report)
 
 
 def main() -> int:
