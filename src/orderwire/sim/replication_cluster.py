@@ -304,7 +304,8 @@ class Cluster:
             self.offer("view", who)
         is_first = broker.replica is not None and broker.replica.view is None
         self.call(who, lambda replica, now: replica.viewed(view, now))
-        if is_first:
+        if is_first and broker.replica is not None:
+            self._advanced(broker, broker.replica.high_watermark)
             for other in self.brokers:
                 if pair_of(who, other.number) in self.open:
                     self._offer_up(who, other.number)
@@ -472,8 +473,9 @@ class Cluster:
         except PowerFailure:  # it ends while it recovers
             self._stopped(broker, broker.doom)
             return
+        # What it noted of S counts from its first view on: before, nobody is served, and that tells
+        # what was lost meanwhile.  [R2, S004:4.8]
         broker.high_watermark = broker.replica.log.start_offset
-        self._advanced(broker, broker.replica.high_watermark)
         self.offer("begin", who)
         for other in self.brokers:
             if other.number != who:

@@ -81,7 +81,7 @@ class LaneMember:
         if self._source == broker:
             self._source = self._asked_until = None
 
-    def _follow(self, source: BrokerId, epoch: int) -> Effects | None:
+    def _follow(self, source: BrokerId, epoch: int, now: Instant) -> Effects | None:
         """Whether its messages count; raises our epoch when it is new.  None: they do not."""
         replica = self._replica
         if epoch < replica.known_epoch:
@@ -91,14 +91,13 @@ class LaneMember:
             return None  # two originals of one epoch: ZooKeeper sees to it that there are not
         if self._followed_epoch != epoch:
             self._followed_epoch = epoch
-            self._cut = self._missing_until = None
-            self._source = self._asked_until = None
+            self._begin_anew(now)
         self._following = source
         return effects
 
     def collect(self, source: BrokerId, message: LaneCollect, now: Instant) -> Effects:
         """Say what we have.  [R7]"""
-        effects = self._follow(source, message.epoch)
+        effects = self._follow(source, message.epoch, now)
         if effects is None:
             return [Tell(source, LaneFenced(self._replica.known_epoch))]
         last = self._store.last
@@ -117,7 +116,7 @@ class LaneMember:
 
     def cut(self, source: BrokerId, cut: LaneCut, now: Instant) -> Effects:
         """Write what is ordered now, as soon as everything of it is here.  [R5]"""
-        effects = self._follow(source, cut.epoch)
+        effects = self._follow(source, cut.epoch, now)
         if effects is None:
             return [Tell(source, LaneFenced(self._replica.known_epoch))]
         stamp = self._store.last.stamp
@@ -160,7 +159,7 @@ class LaneMember:
 
     def commit(self, source: BrokerId, message: LaneCommit, now: Instant) -> Effects:
         """Every member is Done with a round.  [R6]"""
-        effects = self._follow(source, message.epoch)
+        effects = self._follow(source, message.epoch, now)
         if effects is None:
             return [Tell(source, LaneFenced(self._replica.known_epoch))]
         effects += self._hear(message.committed, message.log_start, now)
@@ -237,8 +236,11 @@ class LaneMember:
         return [Tell(source, message)]
 
     def stop_fetching(self, now: Instant) -> None:
-        """We are original now: whoever was asked for its log answers too late, and what came of it
-        without its last cut is nothing.  [R7]"""
+        """We are original now: whoever was asked for its log answers too late.  [R7]"""
+        self._begin_anew(now)
+
+    def _begin_anew(self, now: Instant) -> None:
+        """What was copied of a log without its last cut is nothing, and nobody's to be lost."""
         self._cut = self._missing_until = None
         self._source = self._asked_until = None
         store = self._store
@@ -321,7 +323,7 @@ class LaneMember:
             return []
         effects: Effects = []
         if message.epoch > replica.known_epoch or replica.original is None:
-            followed = self._follow(source, message.epoch)
+            followed = self._follow(source, message.epoch, now)
             if followed is None:
                 return []
             effects += followed
