@@ -21,7 +21,7 @@ from orderwire import (
 )
 
 TOPICS = ("book/left/none", "book/left/right", "book/none/right")
-ORDER = SelectiveTotal(group="books", least=3, session_ms=1_000)
+ORDER = SelectiveTotal(group="books", least=3)
 
 
 async def main(zookeeper: str, name: str, log: Path, reads: str, folder: str) -> None:

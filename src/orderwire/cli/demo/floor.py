@@ -19,7 +19,8 @@ from orderwire.report.html import Section, Table
 from orderwire.verify.report import RunReport
 from orderwire.verify.verdict import Verdict
 
-READY_SECONDS_MAX = 60.0
+READY_SECONDS_MAX = 120.0
+"""Spark starts meanwhile."""
 TRADE_SECONDS_MAX = 60.0
 LEAVE_SECONDS_MAX = 30.0
 KILL_AFTER_S = 1.0

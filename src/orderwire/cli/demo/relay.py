@@ -9,7 +9,7 @@ from orderwire.aio.total_relay import ChannelRelay
 from orderwire.aio.total_views import RelayPlace
 from orderwire.aio.zookeeper_client import ClientSettings
 from orderwire.cli.demo.children import Leader
-from orderwire.cli.demo.settings import BOOK, BOOK_SESSION_MS, RelayChildSettings
+from orderwire.cli.demo.settings import BOOK, RELAY_SESSION_MS, RelayChildSettings
 from orderwire.kernel import ms
 
 
@@ -22,7 +22,7 @@ async def _run(leader: Leader) -> None:
         BOOK,
         join_address(*relay.address),
         renewed=relay.renew,
-        client=ClientSettings(session_ns=ms(BOOK_SESSION_MS)),
+        client=ClientSettings(session_ns=ms(RELAY_SESSION_MS)),
     )
     try:
         await place.enter()

@@ -47,8 +47,10 @@ TRADERS = {
 BOOK_UPDATES = 150
 """Of each instrument, by each trader."""
 BOOK_INTERVAL_MS = 20
-BOOK_SESSION_MS = 1_000
-"""How long ZooKeeper waits for a relay or trader that is silent."""
+RELAY_SESSION_MS = 1_500
+"""How long ZooKeeper waits for a silent relay; one that was busy stands in the row again."""
+TRADER_SESSION_MS = 15_000
+"""None of them is killed, and Spark's start keeps the machine busy."""
 
 IMPAIRMENT = Impairment(delay_ms=4, jitter_mean_ms=12, loss_ratio=0.02, duplicate_ratio=0.01)
 """What happens to every datagram at the socket boundary: heavy reordering, some loss."""

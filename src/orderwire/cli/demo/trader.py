@@ -11,10 +11,10 @@ from orderwire.cli.demo.children import Leader
 from orderwire.cli.demo.settings import (
     BOOK,
     BOOK_INTERVAL_MS,
-    BOOK_SESSION_MS,
     BOOK_UPDATES,
     FLOOR,
     INSTRUMENTS,
+    TRADER_SESSION_MS,
     TraderSettings,
 )
 from orderwire.kernel import NS_PER_MS
@@ -68,7 +68,7 @@ async def _trade(writers: list[Writer], chance: Random) -> int:
 
 async def _run(leader: Leader) -> None:
     settings = msgspec.json.decode(await leader.settings(), type=TraderSettings)
-    order = SelectiveTotal(group=BOOK, least=settings.traders, session_ms=BOOK_SESSION_MS)
+    order = SelectiveTotal(group=BOOK, least=settings.traders, session_ms=TRADER_SESSION_MS)
     book = _Book()
     async with Participant(
         settings.name,
