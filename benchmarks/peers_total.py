@@ -7,11 +7,12 @@ Python that has the rivals' packages and this one:
     python benchmarks/peers_total.py --harness FOLDER --json
 
 Ours is `TotalGroup`, its relay beside member 0.  Rivals: Corosync's closed process groups (agreed),
-JGroups' sequencer, one NATS server, PySyncObj (Raft).  `saturated`: three members write 200 bytes
-as fast as they are let, everything to everybody; messages a second until all have all.  `paced`:
-three members, 1,000 messages/s in all, half of them answers.  `lossy`: four members, 800/s, 2 % of
-all frames lost at the switch.  Figures are medians over the rounds; on a machine with other work
-run it under `chrt --rr 1`, which puts all systems before that work alike.
+JGroups' sequencer, one NATS server, PySyncObj (Raft; ticks every 1 ms, never compacts its log).
+`saturated`: three members write 200 bytes as fast as they are let, everything to everybody;
+messages per second until all have all.  `paced`: three members, 1,000 messages/s in all, answers
+included.  `lossy`: four members, 800/s, 2 % of all frames lost at the switch.  Figures are medians
+over the rounds; on a machine with other work run it under `chrt --rr 1`, which puts all systems
+before that work alike.
 """
 
 import argparse
@@ -29,10 +30,12 @@ import peers_order
 
 OURS = "selective-total"
 RIVALS = ("cpg", "jgroups-seq", "nats", "pysyncobj")
-FLOODED = (OURS, "cpg", "nats", "pysyncobj")
-"""The harness's node of JGroups does not write as fast as it can."""
-STEADY = {"paced": (3, 6.0, 0.0), "lossy": (4, 10.0, 2.0)}
-"""Members, milliseconds between two messages of each, percent of frames lost."""
+OUR_NODE = (OURS, "cpg", "nats", "pysyncobj")
+"""These run in `peers/order_node.py`, at every load: the harness's node sleeps 0.5 ms after each
+message from Corosync, which measures the sleep.  Its node of JGroups cannot be flooded."""
+STEADY = {"paced": (3, 5.0, 0.0), "lossy": (4, 8.75, 2.0)}
+"""Members, milliseconds between two messages of each, percent of frames lost.  Of what n
+members write (n - 1)/n is answered: 600 + 400 and 457 + 343 messages a second."""
 FLOOD_MEMBERS = 3
 FLOOD_BYTES = 200
 FLOOD_S_MAX = 60.0
@@ -98,7 +101,7 @@ def steady(system: str, load: str, options: argparse.Namespace) -> dict[str, Any
     members, every_ms, loss = STEADY[load]
     given = argparse.Namespace(**vars(options))
     given.members, given.every_ms = members, every_ms
-    return peers_order.run(system, loss, given, ours=system == OURS)
+    return peers_order.run(system, loss, given, ours=system in OUR_NODE)
 
 
 def medians(load: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -139,7 +142,7 @@ def main() -> None:
     for _ in range(options.repeats):
         for load in options.loads:
             for name in systems:
-                if load == "saturated" and name not in FLOODED:
+                if load == "saturated" and name not in OUR_NODE:
                     continue
                 result = (
                     flood(name, options.messages, options.harness)
@@ -183,7 +186,7 @@ def _goals(ours: dict[str, Any]) -> dict[str, bool]:
     lossy = ours.get("lossy", {})
     if "ms50" in lossy:
         least, most = GOALS["lossy"]  # type: ignore[misc]
-        found["lossy: inverted"] = lossy["inverted_pct"] == 0
+        found["lossy: inverted"] = lossy["inverted_pct_max"] == 0
         found["lossy: ms50"] = lossy["ms50"] <= least
         found["lossy: ms99"] = lossy["ms99"] <= most
     return found

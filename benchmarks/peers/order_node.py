@@ -148,7 +148,14 @@ async def raft(options: argparse.Namespace, member: Member) -> AsyncIterator[Non
         def append(self, data: bytes) -> None:
             loop.call_soon_threadsafe(member.take, data)
 
-    settings = SyncObjConf(commandsQueueSize=1_000_000, appendEntriesPeriod=0.01)
+    settings = SyncObjConf(
+        commandsQueueSize=1_000_000,
+        appendEntriesPeriod=0.01,
+        autoTickPeriod=0.001,  # its own, 50 ms, would be most of the delay
+        # A member that lags would get a snapshot instead of messages: they would count as lost.
+        logCompactionMinEntries=10**9,
+        logCompactionMinTime=10**9,
+    )
     log = Log(hosts[options.me], [each for each in hosts if each != hosts[options.me]], settings)
     while not log.isReady():
         await asyncio.sleep(0.05)
