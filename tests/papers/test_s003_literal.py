@@ -120,3 +120,12 @@ def test_a_lost_control_pdu_is_waited_for_for_ever() -> None:
     group.send(1, "b", 2)
     assert group.entities[2].recovering
     assert not any(each.queue for each in group.entities.values())
+
+
+@pytest.mark.paper("S003:sec.4.1")
+def test_a_last_pdu_that_is_lost_is_never_missed() -> None:
+    group = PaperGroup(2)
+    group.send(1, "a", 2, lost=(2,))
+    assert not any(each.queue for each in group.entities.values())
+    assert group.log(2) == ""
+    assert not group.entities[2].recoveries
