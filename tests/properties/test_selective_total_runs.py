@@ -12,7 +12,7 @@ from orderwire.kernel import (
     ms,
 )
 from orderwire.ordering.total.catalog import ALGORITHMS
-from orderwire.ordering.total.pdu import ChangeView, Has, Known, Member, RstPak
+from orderwire.ordering.total.pdu import ChangeView, Has, Known, Member, Record, RstPak
 from orderwire.ordering.total.settings import TotalSettings
 from orderwire.ordering.total.tachikawa_st import TachikawaST
 from orderwire.sim.selective_total_run import GENERATORS, run
@@ -139,3 +139,14 @@ def test_a_member_that_claims_more_than_its_window_makes_no_places() -> None:
     known = Known(has=(Has(0), Has(0)), pseq=(1 << 40, 0), tseq=1 << 40, ack=(0, 0))
     with pytest.raises(RemoteProtocolError, match="4 may be on their way"):
         core.receive(ProcessId(1), RstPak((0, 1), Destinations(0), known), Instant(0))
+
+
+def test_a_record_that_claims_more_than_a_window_is_not_adopted() -> None:
+    """What others have completed says how much is on its way here: a place for each."""
+    core = TachikawaST(ProcessId(0), TotalSettings(members=2, window=4))
+    core.submit(ChangeView(1, (Member(ProcessId(0)), Member(ProcessId(1)))), Instant(0))
+    sent = ((ProcessId(0), 0, (0, 0)), (ProcessId(1), 1 << 40, (1 << 40, 0)))
+    record = Record((0, 1), ((ProcessId(0), 0), (ProcessId(1), 0)), (), sent, ())
+    known = Known(has=(Has(0), Has(0)), pseq=(0, 0), tseq=0, ack=(0, 0), record=record)
+    with pytest.raises(RemoteProtocolError, match="4 may be on their way"):
+        core.receive(ProcessId(1), RstPak((1, 0), Destinations(0), known), Instant(0))

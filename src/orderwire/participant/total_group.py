@@ -261,7 +261,7 @@ class TotalGroup:
         )
         clock = GroupClock(origin_ns=shared_origin_ns())
         member = TotalMember(
-            core, TachikawaSTCodec(members), clock, limits, lambda told: group._take(told)
+            core, TachikawaSTCodec(), clock, limits, lambda told: group._take(told)
         )
         port = ChannelPort.open(
             (host, 0),

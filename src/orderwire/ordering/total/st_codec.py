@@ -40,7 +40,7 @@ from orderwire.ordering.total.pdu import (
 from orderwire.ordering.wire import INTEGER_BYTES, decode_set, encode_set
 
 PLAIN_MEMBERS_MAX = 16
-"""Groups up to this size send every header in full."""
+"""Groups up to this size send every header in full; what counts is the highest id."""
 FULL_EVERY = 8
 """Of this many PDUs of a source one is sent in full."""
 LIST_MAX = 1 << 20
@@ -60,10 +60,12 @@ class HeaderLost(OrderwireError):
 
 
 class TachikawaSTCodec:
-    """One per member: it knows the last PDU of each source."""
+    """One per member: it knows the last PDU of each source.
 
-    def __init__(self, members: int) -> None:
-        self._compresses = members > PLAIN_MEMBERS_MAX
+    An epoch begins with headers in full, so members may come and go, and ids have new owners.
+    """
+
+    def __init__(self) -> None:
         self._own: Data | None = None
         self._own_full_in = 0
         self._last: dict[ProcessId, Data] = {}
@@ -135,7 +137,7 @@ class TachikawaSTCodec:
         out = bytearray()
         former, self._own = self._own, pdu
         follows = (
-            self._compresses
+            len(pdu.ack) > PLAIN_MEMBERS_MAX
             and self._own_full_in > 0
             and former is not None
             and _follows(former, pdu.epoch, pdu.tseq)
@@ -200,7 +202,7 @@ class TachikawaSTCodec:
             data[at:],
             at,
         )
-        if self._compresses:
+        if len(ack) > PLAIN_MEMBERS_MAX:
             self._last[source] = pdu
         return pdu
 

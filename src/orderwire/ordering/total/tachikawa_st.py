@@ -199,8 +199,12 @@ class TachikawaST(DataTransfer):
             return
         record = pdu.known.record
         self._check_sent(source, number_at(pdu.known.pseq, self.me))
+        is_behind = record is not None and self._is_behind(record)
+        if record is not None and is_behind:
+            for other, _, pseq in record.sent:
+                self._check_sent(other, number_at(pseq, self.me))
         collection.store(source, pdu)
-        if record is not None and self._is_behind(record):
+        if record is not None and is_behind:
             self._adopt(effects, record, now)
         elif pdu.need >> self.me & 1:
             self._repeat_current(effects, now)
