@@ -1,5 +1,6 @@
 """ST in drawn groups: losses, outages, crashes, views.  What it promises holds; no rule is idle."""
 
+import msgspec
 import pytest
 import selective_total_mutants as mutants
 
@@ -13,9 +14,10 @@ from orderwire.kernel import (
 )
 from orderwire.ordering.total.catalog import ALGORITHMS
 from orderwire.ordering.total.pdu import ChangeView, Has, Known, Member, Record, RstPak
-from orderwire.ordering.total.settings import TotalSettings
+from orderwire.ordering.total.settings import Delivery, TotalSettings
 from orderwire.ordering.total.tachikawa_st import TachikawaST
 from orderwire.sim.selective_total_run import GENERATORS, run
+from orderwire.sim.selective_total_vectors import Script, ScriptConfig, ScriptStep
 from orderwire.trace import MemorySink
 from orderwire.verify.audit import audit
 from orderwire.verify.source import TableSource
@@ -150,3 +152,26 @@ def test_a_record_that_claims_more_than_a_window_is_not_adopted() -> None:
     known = Known(has=(Has(0), Has(0)), pseq=(0, 0), tseq=0, ack=(0, 0), record=record)
     with pytest.raises(RemoteProtocolError, match="4 may be on their way"):
         core.receive(ProcessId(1), RstPak((1, 0), Destinations(0), known), Instant(0))
+
+
+@pytest.mark.paper("S003:dec.1")
+@pytest.mark.parametrize(
+    ("make", "first"), [(TachikawaST, ["q"]), (mutants.Hasty, ["q", "p"])], ids=["ST", "hasty"]
+)
+def test_who_completes_an_epoch_alone_hands_out_nothing_that_it_has_sorted(
+    make: type[TachikawaST], first: list[str]
+) -> None:
+    """E1 misses its own p, alone completes the recovery, sends p again, and crashes."""
+    script = Script(3, ScriptConfig(deliver=Delivery.PREACK), make)
+    for step in (
+        {"op": "send", "src": 1, "dst": [1, 3], "id": "p", "lost": [1]},
+        {"op": "send", "src": 3, "dst": [1, 3], "id": "q"},
+        {"op": "lose", "kind": "RACK", "src": 1, "copy": 1, "lost": [2, 3]},
+        {"op": "null", "src": 1},
+        {"op": "null", "src": 1, "lost": [2, 3]},
+        {"op": "crash", "src": 1},
+        {"op": "view", "view": 1, "members": [2, 3]},
+        {"op": "nulls", "rounds": 3},
+    ):
+        script.run(msgspec.convert(step, ScriptStep))
+    assert script.delivered == [first, [], ["p", "q"]]

@@ -311,7 +311,9 @@ def _check_formula(raw: Mapping[str, Any]) -> Checks:
 # ---------------------------------------------------------------------- script
 
 
-class _Config(_Form, frozen=True, kw_only=True):
+class ScriptConfig(_Form, frozen=True, kw_only=True):
+    """What a script says of its group."""
+
     W: int = _UNBOUNDED
     B: int = _UNBOUNDED
     H: int = 1
@@ -319,7 +321,9 @@ class _Config(_Form, frozen=True, kw_only=True):
     stability: Stability = Stability.DST
 
 
-class _Step(_Form, frozen=True, kw_only=True):
+class ScriptStep(_Form, frozen=True, kw_only=True):
+    """One step; which fields count depends on `op`."""
+
     op: str
     src: int = 0
     dst: list[int] = []
@@ -335,16 +339,16 @@ class _Step(_Form, frozen=True, kw_only=True):
 
 class _ScriptScenario(_Form, frozen=True, kw_only=True):
     n: int
-    steps: list[_Step]
+    steps: list[ScriptStep]
     expect: dict[str, Any]
     iss: int = 0
-    config: _Config = _Config()
+    config: ScriptConfig = ScriptConfig()
 
 
-class _Script:
+class Script:
     """Entities on a channel that hands over each PDU at once."""
 
-    def __init__(self, n: int, config: _Config) -> None:
+    def __init__(self, n: int, config: ScriptConfig, make: type[TachikawaST] = TachikawaST) -> None:
         settings = TotalSettings(
             members=n,
             delivery=config.deliver,
@@ -354,7 +358,7 @@ class _Script:
             headroom=config.H,
         )
         self.n = n
-        self.cores = [TachikawaST(ProcessId(k), settings) for k in range(n)]
+        self.cores = [make(ProcessId(k), settings) for k in range(n)]
         self.queues: list[deque[Pdu]] = [deque() for _ in range(n)]
         self.crashed: set[int] = set()
         self.excluded: set[int] = set()
@@ -365,7 +369,7 @@ class _Script:
         self.copies: Counter[tuple[str, int]] = Counter()
         self.now = Instant(0)
 
-    def run(self, step: _Step) -> None:
+    def run(self, step: ScriptStep) -> None:
         """Carry out one step, then put what control PDUs it has caused."""
         operation = self._OPERATIONS.get(step.op)
         if operation is None:
@@ -376,20 +380,20 @@ class _Script:
         if step.settle:
             self._settle()
 
-    def _compose(self, step: _Step) -> None:
+    def _compose(self, step: ScriptStep) -> None:
         core = self.cores[step.src - 1]
         mask = destinations(k - 1 for k in step.dst)
         self._apply(step.src - 1, core.submit(Multicast(step.id.encode(), mask), self.now))
 
-    def _put_step(self, step: _Step) -> None:
+    def _put_step(self, step: ScriptStep) -> None:
         if self.queues[step.src - 1]:
             self._put(step.src - 1, step.lost)
 
-    def _send(self, step: _Step) -> None:
+    def _send(self, step: ScriptStep) -> None:
         self._compose(step)
         self._drain(step.src - 1, step.lost)
 
-    def _null(self, step: _Step) -> None:
+    def _null(self, step: ScriptStep) -> None:
         source = step.src - 1
         self._apply(source, self.cores[source].null(self.now))
         self._drain(source, step.lost)
@@ -399,7 +403,7 @@ class _Script:
         for left in range(len(self.queues[source]), 0, -1):
             self._put(source, lost if left == 1 else ())
 
-    def _nulls(self, step: _Step) -> None:
+    def _nulls(self, step: ScriptStep) -> None:
         for _ in range(step.rounds):
             for source in range(self.n):
                 if source not in self.crashed | self.excluded:
@@ -408,22 +412,22 @@ class _Script:
                     if step.settle:
                         self._settle()
 
-    def _lose(self, step: _Step) -> None:
+    def _lose(self, step: ScriptStep) -> None:
         if step.kind not in _CONTROL:
             raise VectorError(f"cannot lose a {step.kind!r}, expected {', '.join(_CONTROL)}")
         self.losses[step.kind, step.src - 1, step.copy] = set(step.lost)
 
-    def _repeat(self, step: _Step) -> None:
+    def _repeat(self, step: ScriptStep) -> None:
         self._apply(step.src - 1, self.cores[step.src - 1].repeat_control(self.now))
 
-    def _nak(self, step: _Step) -> None:
+    def _nak(self, step: ScriptStep) -> None:
         self._apply(step.src - 1, self.cores[step.src - 1].nak())
 
-    def _crash(self, step: _Step) -> None:
+    def _crash(self, step: ScriptStep) -> None:
         self.crashed.add(step.src - 1)
         self.queues[step.src - 1].clear()
 
-    def _view(self, step: _Step) -> None:
+    def _view(self, step: ScriptStep) -> None:
         members = tuple([Member(ProcessId(k - 1)) for k in step.members])
         view = ChangeView(step.view, members)
         self.excluded |= set(range(self.n)) - {member.process for member in members}
@@ -431,7 +435,7 @@ class _Script:
             if k not in self.crashed:
                 self._apply(k, self.cores[k].submit(view, self.now))
 
-    _OPERATIONS: Mapping[str, Callable[["_Script", _Step], None]] = {
+    _OPERATIONS: Mapping[str, Callable[["Script", ScriptStep], None]] = {
         "compose": _compose,
         "put": _put_step,
         "send": _send,
@@ -493,7 +497,7 @@ def _check_script(raw: Mapping[str, Any]) -> Checks:
     given = read(raw, _ScriptScenario, "script")
     if len(given.steps) > STEPS_MAX:
         raise VectorError(f"{len(given.steps)} steps, at most {STEPS_MAX}")
-    script = _Script(_entities(given.n), given.config)
+    script = Script(_entities(given.n), given.config)
     for step in given.steps:
         script.run(step)
     gone = script.crashed | script.excluded
@@ -516,7 +520,7 @@ def _check_script(raw: Mapping[str, Any]) -> Checks:
 
 
 def _check_lines(
-    script: _Script, given: _ScriptScenario, gone: set[int], expected: list[int]
+    script: Script, given: _ScriptScenario, gone: set[int], expected: list[int]
 ) -> str | None:
     """Compare the lines of the last completed recovery, which must be the same at all."""
     for k in range(given.n):
@@ -532,7 +536,7 @@ def _check_lines(
     return None
 
 
-_PER_ENTITY: Mapping[str, Callable[[_Script, int], Any]] = {
+_PER_ENTITY: Mapping[str, Callable[[Script, int], Any]] = {
     "delivered": lambda script, k: script.delivered[k],
     "log": lambda script, k: script.log(k),
     "epoch": lambda script, k: list(script.cores[k].epoch),
