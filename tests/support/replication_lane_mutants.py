@@ -20,7 +20,7 @@ _open_lane = ActiveActiveLanes.open_lane
 _add = WaitingRequests.add
 
 
-def _follow_anybody(self: LaneMember, source: BrokerId, epoch: int) -> Effects | None:
+def _follow_anybody(self: LaneMember, source: BrokerId, epoch: int, now: Instant) -> Effects | None:
     if self._replica.original is not None:
         return None
     self._following = source
