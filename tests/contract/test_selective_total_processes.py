@@ -2,14 +2,13 @@
 
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from total_topic_member import TOPICS
-from view_cluster import QUICK, Process, start_relay, until
+from view_cluster import QUICK, Process, rest, start_relay, until
 
 from orderwire.aio.zookeeper_server import managed_zookeeper
 from orderwire.participant.topics import Pattern
@@ -120,17 +119,6 @@ def _busy(member: Process, source: str, more: int = 150) -> None:
     until(lambda: count() >= goal)
 
 
-def _rest(*members: Process) -> None:
-    for member in members:
-        member.say("stop")
-    until(lambda: all(member.events("settled") for member in members))
-    time.sleep(0.5)
-    for member in members:
-        member.say("quit")
-    for member in members:
-        assert member.popen.wait(30) == 0
-
-
 def _changes(member: Process) -> list[tuple[str, bool]]:
     return [(event["member"], event["entered"]) for event in member.events("change")]
 
@@ -146,7 +134,7 @@ def test_a_participant_dies_and_another_comes(zookeeper: str, tmp_path: Path) ->
         dora = books.start("dora", "book/**")
         _busy(ana, "dora")
         _busy(dora, "ana")
-        _rest(ana, ben, dora)
+        rest(ana, ben, dora)
         assert ("dora", True) in _changes(ana)
         books.judge(dead="carl")
 
@@ -159,7 +147,7 @@ def test_a_relay_dies_and_the_next_takes_over(zookeeper: str, tmp_path: Path) ->
             _busy(ana, source)
         books.relays[0].kill()
         _busy(carl, "ben", 300)
-        _rest(ana, ben, carl)
+        rest(ana, ben, carl)
         assert _changes(ana)[-1][1], "nobody has left"
         books.judge()
 
@@ -176,5 +164,5 @@ def test_a_participant_that_hangs_is_told_that_it_is_out(zookeeper: str, tmp_pat
         for kind in ("writer lost", "reader lost"):
             assert "'carl' is out of group 'books'" in carl.events(kind)[0]["why"]
         _busy(ana, "ben")
-        _rest(ana, ben)
+        rest(ana, ben)
         books.judge(dead="carl")

@@ -10,9 +10,7 @@ from discovered import in_a_loop
 from total_groups import Told, read_all, run_to_rest, swapped, write_to_subsets
 
 from orderwire import TotalGroup, TotalGroupSettings, Trace
-from orderwire.aio.total_pack import decode_pack, encode_pack, measure_pack
 from orderwire.aio.total_relay import ChannelRelay, RelaySettings
-from orderwire.kernel import RemoteProtocolError
 from orderwire.trace.errors import TraceError
 from orderwire.trace.events import EventKind
 from orderwire.trace.reader import read_trace
@@ -116,14 +114,3 @@ async def test_a_trace_that_cannot_be_written_stops_no_group() -> None:
         with pytest.raises(TraceError, match="no space left"):
             await group.close()
     await channel.close()
-
-
-def test_a_pack_is_measured_as_it_is_decoded() -> None:
-    messages = [b"", b"x" * 200, b"yz"]
-    pack = encode_pack(300, messages)
-    assert measure_pack(pack) == (300, [0, 200, 2])
-    assert decode_pack(pack) == (300, messages)
-    for cut in (b"", pack[:-1], pack[:1]):
-        for read in (measure_pack, decode_pack):
-            with pytest.raises(RemoteProtocolError):
-                read(cut)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from view_cluster import QUICK, busy, until, view_cluster
+from view_cluster import QUICK, busy, rest, until, view_cluster
 
 from orderwire.aio.zookeeper_server import managed_zookeeper
 
@@ -27,7 +27,7 @@ def test_a_member_dies_under_load_and_the_others_go_on(zookeeper: str, tmp_path:
         gone = victim.events("entered")[0]["me"]
         until(lambda: all(gone not in m.events("view")[-1]["members"] for m in (one, other)))
         busy(other)
-        cluster.rest(one, other)
+        rest(one, other)
         assert one.events("view")[-1]["members"] == other.events("view")[-1]["members"]
         assert len(one.events("view")[-1]["members"]) == 2
         cluster.judge(dead=(victim,))
@@ -43,7 +43,7 @@ def test_a_relay_dies_under_load_and_the_next_takes_over(zookeeper: str, tmp_pat
         first.kill()
         until(lambda: all(member.events("view")[-1]["number"] > before for member in members))
         busy(members[0])
-        cluster.rest(*members)
+        rest(*members)
         cluster.judge()
 
 
@@ -62,7 +62,7 @@ def test_members_come_and_go(zookeeper: str, tmp_path: Path) -> None:
         # The id of who left goes to the newcomer, once nobody knows the old one any more.
         assert again.events("entered")[0]["me"] == other.events("entered")[0]["me"]
         busy(again)
-        cluster.rest(one, new, again)
+        rest(one, new, again)
         cluster.judge(dead=(other,))
 
 
@@ -77,5 +77,5 @@ def test_a_member_that_hangs_is_excluded_and_stops(zookeeper: str, tmp_path: Pat
         busy(one)
         hung.say("quit")
         hung.popen.wait(30)
-        cluster.rest(one, other)
+        rest(one, other)
         cluster.judge(dead=(hung,))

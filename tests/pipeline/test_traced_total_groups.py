@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 from total_groups import swapped
-from view_cluster import QUICK, busy, until, view_cluster
+from view_cluster import QUICK, busy, rest, until, view_cluster
 
 from orderwire.aio.zookeeper_server import managed_zookeeper
 from orderwire.pipeline.audit_jobs import audit_source
@@ -41,7 +41,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
         relay.kill()
         until(lambda: all(m.events("view")[-1]["number"] > before for m in (one, other)))
         busy(one)
-        cluster.rest(one, other)
+        rest(one, other)
         assert all(member.delivered() for member in cluster.members)
         return cluster.trace
 

@@ -10,6 +10,8 @@ import json
 import sys
 from pathlib import Path
 
+from words import words_heard
+
 from orderwire import (
     LocalProtocolError,
     MemberChange,
@@ -26,16 +28,7 @@ ORDER = SelectiveTotal(group="books", least=3)
 
 async def main(zookeeper: str, name: str, log: Path, reads: str, folder: str) -> None:
     """Write to topics and note everything."""
-    words: asyncio.Queue[str] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-
-    def heard() -> None:
-        line = sys.stdin.readline()
-        words.put_nowait(line.strip() or "quit")
-        if not line:
-            loop.remove_reader(sys.stdin)
-
-    loop.add_reader(sys.stdin, heard)
+    words = words_heard()
     with log.open("w", buffering=1) as out:
 
         def note(**what: object) -> None:

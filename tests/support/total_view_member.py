@@ -10,22 +10,15 @@ import sys
 from pathlib import Path
 from random import Random
 
+from words import words_heard
+
 from orderwire import LocalProtocolError, TotalGroup, TotalMessage, Trace
 from orderwire.kernel import members_of
 
 
 async def main(zookeeper: str, name: str, least: int, log: Path, seed: str, folder: Path) -> None:
     """Write to subsets and note everything."""
-    words: asyncio.Queue[str] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-
-    def heard() -> None:
-        line = sys.stdin.readline()
-        words.put_nowait(line.strip() or "quit")
-        if not line:
-            loop.remove_reader(sys.stdin)
-
-    loop.add_reader(sys.stdin, heard)
+    words = words_heard()
     chance = Random(seed)
     with log.open("w", buffering=1) as out:
 

@@ -137,16 +137,17 @@ class Cluster:
                 elif event["kind"] == "delivered":
                     assert where.setdefault(event["message"], view) == view, event
 
-    def rest(self, *members: Process) -> None:
-        """Let these stop writing, wait until all is delivered, and let them leave."""
-        for member in members:
-            member.say("stop")
-        until(lambda: all(member.events("settled") for member in members))
-        time.sleep(0.3)
-        for member in members:
-            member.say("quit")
-        for member in members:
-            assert member.popen.wait(30) == 0
+
+def rest(*members: Process) -> None:
+    """Let these stop writing, wait until all is delivered, and let them leave."""
+    for member in members:
+        member.say("stop")
+    until(lambda: all(member.events("settled") for member in members))
+    time.sleep(0.5)
+    for member in members:
+        member.say("quit")
+    for member in members:
+        assert member.popen.wait(30) == 0
 
 
 def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:

@@ -41,25 +41,3 @@ def decode_pack(pack: bytes) -> tuple[int, list[bytes]]:
             return first, messages
         if len(messages) == PACK_MESSAGES_MAX:
             raise RemoteProtocolError(f"more than {PACK_MESSAGES_MAX} messages in one pack")
-
-
-def measure_pack(pack: bytes) -> tuple[int, list[int]]:
-    """Return the number of the first message, and how long each is, in bytes.
-
-    Raises RemoteProtocolError for what `decode_pack` refuses.
-    """
-    first, at = read_varint(pack, 0)
-    end = len(pack)
-    sizes: list[int] = []
-    while True:
-        length, at = read_varint(pack, at)
-        at += length
-        if at > end:
-            raise RemoteProtocolError(
-                f"a message of {length} bytes goes beyond its pack by {at - end}"
-            )
-        sizes.append(length)
-        if at == end:
-            return first, sizes
-        if len(sizes) == PACK_MESSAGES_MAX:
-            raise RemoteProtocolError(f"more than {PACK_MESSAGES_MAX} messages in one pack")

@@ -6,7 +6,7 @@ message that it carries.
 
 from typing import TYPE_CHECKING
 
-from orderwire.aio.total_pack import measure_pack
+from orderwire.aio.total_pack import decode_pack
 from orderwire.kernel import Instant, ProcessId, RemoteProtocolError
 from orderwire.ordering.pdu import Delivered
 from orderwire.ordering.total.pdu import Data, Excluded, Installed, Pdu, Rtx, traced_kind
@@ -65,7 +65,7 @@ class TotalTrace:
         if not kind:
             assert isinstance(pdu, Data | Rtx)
             try:
-                number, _ = measure_pack(pdu.payload)
+                number, _ = decode_pack(pdu.payload)
             except RemoteProtocolError:
                 kind = MALFORMED
         self._tracer.receive(self._at, source, number, kind, incarnation, csn)
@@ -84,14 +84,14 @@ class TotalTrace:
         if not self._runs(now):
             return
         try:
-            first, sizes = measure_pack(delivered.payload)
+            first, messages = decode_pack(delivered.payload)
         except RemoteProtocolError:
             return  # Nobody hands out any of it.
         deliver, at, source = self._tracer.deliver, self._at, delivered.source
         stamp, arrived, mask = delivered.stamp, delivered.arrived, delivered.destinations
         control = delivered.control_bytes  # of all of them, told with the first
-        for number, size in enumerate(sizes, first):
-            deliver(at, source, number, stamp, arrived, control, size, mask)
+        for number, message in enumerate(messages, first):
+            deliver(at, source, number, stamp, arrived, control, len(message), mask)
             control = 0
 
     def flush(self, now: Instant) -> None:

@@ -154,7 +154,7 @@ class Placed:
         if isinstance(last, bytearray) and len(last) + size <= _JOINED_BYTES:
             last += run
         else:
-            self.runs.append(bytearray(run) if size < _JOINED_BYTES else run)
+            self.runs.append(run)
 
 
 def _no_batch(at: int, size: int) -> RemoteProtocolError:

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from orderwire.cli.demo.audits import audit_told, checks_table
 from orderwire.cli.demo.children import Child
 from orderwire.cli.demo.settings import (
     BOOK,
@@ -142,19 +143,7 @@ def floor_told(found: FoundFloor, audit: RunReport) -> dict[str, Any]:
     return told | {
         "equal": found.equal,
         "complete": found.complete,
-        "audit": {
-            "verdict": audit.verdict.value,
-            "checks": [
-                {
-                    "id": check.id,
-                    "title": check.title,
-                    "verdict": check.verdict.value,
-                    "promised": check.promised,
-                    "violations": check.violations,
-                }
-                for check in audit.checks
-            ],
-        },
+        "audit": audit_told(audit),
     }
 
 
@@ -176,16 +165,6 @@ def floor_sections(told: dict[str, Any]) -> list[Section]:
             f"{each['longest_pause_ms']:.0f}",
         ]
         rows.append(row + [each["digests"].get(name, "–") for name in INSTRUMENTS])
-    checks: list[list[object]] = [
-        [
-            check["id"],
-            check["title"],
-            "yes" if check["promised"] else "no",
-            check["verdict"],
-            check["violations"],
-        ]
-        for check in told["audit"]["checks"]
-    ]
     columns = ["trader", "reads", "written", "updates read", "longest pause ms", *INSTRUMENTS]
     return [
         Section(
@@ -199,6 +178,6 @@ def floor_sections(told: dict[str, Any]) -> list[Section]:
         Section(
             title="What the book's audit checked",
             text="The members' traces: what each sent, received and was handed, and each view.",
-            table=Table(["check", "what", "promised", "verdict", "violations"], checks),
+            table=checks_table(told["audit"]),
         ),
     ]

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from orderwire.cli.demo.audits import audit_told, checks_table
 from orderwire.report.html import Section, Table
 from orderwire.verify.replication_audit import HistoryReport
 from orderwire.verify.verdict import Verdict
@@ -84,20 +85,7 @@ def found_partitions(
 def replicas_told(found: FoundReplicas, audit: HistoryReport) -> dict[str, Any]:
     """What the demo's JSON tells of the replicas."""
     told: dict[str, Any] = msgspec.to_builtins(found)
-    told["audit"] = {
-        "verdict": audit.verdict.value,
-        "checks": [
-            {
-                "id": check.id,
-                "title": check.title,
-                "verdict": check.verdict.value,
-                "promised": check.promised,
-                "examined": check.examined,
-                "violations": check.violations,
-            }
-            for check in audit.checks
-        ],
-    }
+    told["audit"] = audit_told(audit)
     return told
 
 
@@ -126,17 +114,6 @@ def replica_sections(told: Mapping[str, Any]) -> list[Section]:
                 *shares(one["sent_bytes"]),
             ]
         )
-    checks: list[list[object]] = [
-        [
-            check["id"],
-            check["title"],
-            "yes" if check["promised"] else "no",
-            check["verdict"],
-            check["examined"],
-            check["violations"],
-        ]
-        for check in told["audit"]["checks"]
-    ]
     return [
         Section(
             title="What the replicas did",
@@ -149,7 +126,7 @@ def replica_sections(told: Mapping[str, Any]) -> list[Section]:
             title="What the replicas' audit checked",
             text="The text's partition: its producer's and a reader's history, the brokers' notes"
             " and their files.",
-            table=Table(["check", "what", "promised", "verdict", "examined", "violations"], checks),
+            table=checks_table(told["audit"]),
         ),
     ]
 
