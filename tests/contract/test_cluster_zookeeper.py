@@ -380,9 +380,9 @@ def test_what_we_are_survives_a_restart_of_the_server_within_the_session() -> No
                 one.carry_out(topic, 0, Elect(-1))
                 await until(lambda: told.views[key].original == ONE)
                 await asyncio.to_thread(server.kill)
-                one.carry_out(topic, 0, ChangeIsr((ONE,), 0, 0))  # Its answer comes as a view.
-                await asyncio.to_thread(server.start)
                 views = len(told.all_views)
+                one.carry_out(topic, 0, ChangeIsr((ONE,), 0, 0))  # Its answer comes as a view.
+                await asyncio.to_thread(server.start)  # The view may be there before this returns.
                 await until(lambda: len(told.all_views) > views)
                 if told.views[key].isr != (ONE,):
                     one.carry_out(topic, 0, ChangeIsr((ONE,), 0, 0))
