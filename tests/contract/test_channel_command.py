@@ -1,5 +1,6 @@
 """`orderwire channel` as a process, and members in processes of their own."""
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -8,6 +9,11 @@ from pathlib import Path
 
 import pytest
 from total_groups import Told
+from view_cluster import QUICK, Process, start_relay
+
+from orderwire.aio.total_views import group_path
+from orderwire.aio.zookeeper_client import ZookeeperClient
+from orderwire.aio.zookeeper_server import managed_zookeeper
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(120)]
 
@@ -57,6 +63,61 @@ def test_three_processes_deliver_in_one_order(loss: str) -> None:
             process.wait()
             if process.stdout is not None:
                 process.stdout.close()
+
+
+def _standing(zookeeper: str, count: int) -> list[str]:
+    """Wait until so many relays stand in the row; return their addresses."""
+
+    async def look() -> list[str]:
+        client = ZookeeperClient(zookeeper)
+        await client.open()
+        relays = f"{group_path('g')}/relays"
+        try:
+            while len(names := await client.children(relays)) != count:
+                await asyncio.sleep(0.05)
+            return [
+                json.loads((await client.get(f"{relays}/{name}")).data)["address"] for name in names
+            ]
+        finally:
+            await client.close()
+
+    return asyncio.run(look())
+
+
+def test_a_dead_relay_stands_in_the_row_for_the_length_of_its_session() -> None:
+    relays: list[Process] = []
+    with managed_zookeeper(settings=QUICK) as server:
+        try:
+            relays = [
+                start_relay(server.address, "g", "--session-ms", length)
+                for length in ("60000", "1000")
+            ]
+            both = _standing(server.address, 2)
+            for relay in relays:
+                relay.kill()
+            [left] = _standing(server.address, 1)
+            assert left == relays[0].told["listen"]
+            assert sorted(both) == sorted(str(relay.told["listen"]) for relay in relays)
+        finally:
+            for relay in relays:
+                relay.end()
+
+
+def test_it_ends_with_its_input_where_that_is_wanted() -> None:
+    channel = subprocess.Popen(
+        [*CHANNEL, "--end-with-input"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        _told(channel)
+        assert channel.stdin is not None
+        channel.stdin.close()
+        assert _told(channel)["pdus"] == 0
+        assert channel.wait(10) == 0
+    finally:
+        channel.kill()
+        channel.wait()
+        if channel.stdout is not None:
+            channel.stdout.close()
 
 
 def test_it_does_not_listen_beyond_this_machine_without_a_word() -> None:

@@ -27,6 +27,8 @@ class Process:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.log = log
+        self.told: dict[str, Any] = {}
+        """A relay's first words."""
 
     def say(self, word: str) -> None:
         assert self.popen.stdin is not None
@@ -62,7 +64,7 @@ def start_relay(zookeeper: str, group: str, *options: str) -> Process:
     where = ["--json", "--zookeeper", zookeeper, "--group", group]
     relay = Process([*channel, *where, *options])
     assert relay.popen.stdout is not None
-    assert json.loads(relay.popen.stdout.readline())["listen"]
+    relay.told = json.loads(relay.popen.stdout.readline())
     return relay
 
 

@@ -23,6 +23,7 @@ from orderwire.broker.topics import TopicSettings
 from orderwire.cli.broker_security import security_of, security_options
 from orderwire.cli.cluster_options import member_options, pairs, taken
 from orderwire.cli.output import EXIT_FAILED, emit, emit_json, progress
+from orderwire.cli.running import end_with_input
 from orderwire.kernel import NS_PER_MS, NS_PER_S
 from orderwire.kernel.errors import LocalProtocolError, OrderwireError
 
@@ -83,7 +84,7 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
 @security_options
 @click.option("--insecure", is_flag=True, help="Listen beyond this machine without protection.")
 @click.option("--loop", default="auto", type=click.Choice(["auto", "asyncio", "uvloop"]))
-@click.option("--end-with-input", is_flag=True, hidden=True, help="End when input ends.")
+@click.option("--end-with-input", "tied", is_flag=True, hidden=True, help="End when input ends.")
 @click.option("--json", "as_json", is_flag=True, help="Print the address as JSON once listening.")
 def command(
     data: Path,
@@ -101,7 +102,7 @@ def command(
     limit: tuple[str, ...],
     insecure: bool,
     loop: str,
-    end_with_input: bool,
+    tied: bool,
     as_json: bool,
     **member: Any,
 ) -> None:
@@ -161,8 +162,8 @@ def command(
         )
         await server.set_users(users)
         stop = asyncio.Event()
-        if end_with_input:
-            server.loop.add_reader(sys.stdin.fileno(), stop.set)
+        if tied:
+            end_with_input(server.loop, stop)
         for name in (signal.SIGINT, signal.SIGTERM):
             server.loop.add_signal_handler(name, stop.set)
         server.failed.add_done_callback(lambda _: stop.set())

@@ -9,11 +9,12 @@ import click
 from orderwire.aio.addresses import is_loopback, join_address, looked_up, split_address
 from orderwire.aio.datagram import Address
 from orderwire.aio.total_relay import ChannelRelay, RelaySettings
-from orderwire.aio.total_views import RelayPlace
+from orderwire.aio.total_views import SESSION_NS, RelayPlace
+from orderwire.aio.zookeeper_client import ClientSettings
 from orderwire.cli.output import EXIT_GOOD, emit, emit_json, progress
-from orderwire.cli.running import run_until_stopped
-from orderwire.cli.zookeeper_options import ZookeeperOptions, zookeeper_options
-from orderwire.kernel import LocalProtocolError
+from orderwire.cli.running import end_with_input, run_until_stopped
+from orderwire.cli.zookeeper_options import SESSION_MS_MIN, ZookeeperOptions, zookeeper_options
+from orderwire.kernel import NS_PER_MS, LocalProtocolError
 
 DEFAULT_ADDRESS = "127.0.0.1:7500"
 
@@ -60,8 +61,16 @@ DEFAULT_ADDRESS = "127.0.0.1:7500"
     help="Stand in the row of a group's relays there: the oldest works, the others stand by.",
 )
 @click.option("--group", default="group", show_default=True, help="The group's name there.")
+@click.option(
+    "--session-ms",
+    default=SESSION_NS // NS_PER_MS,
+    show_default=True,
+    type=click.IntRange(SESSION_MS_MIN),
+    help="With --zookeeper: when it is silent for so long, the next relay takes over.",
+)
 @zookeeper_options
 @click.option("--insecure", is_flag=True, help="Listen beyond this machine, without protection.")
+@click.option("--end-with-input", "tied", is_flag=True, hidden=True, help="End when input ends.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Address and, at the end, counts as lines of JSON."
 )
@@ -75,7 +84,9 @@ def command(
     receive_bytes: int | None,
     zookeeper: str | None,
     group: str,
+    session_ms: int,
     insecure: bool,
+    tied: bool,
     as_json: bool,
     **ensemble: Any,
 ) -> None:
@@ -102,6 +113,8 @@ def command(
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
 
     async def work(stop: asyncio.Event) -> int:
+        if tied:
+            end_with_input(asyncio.get_running_loop(), stop)
         _, address = await looked_up(listen)
         settings = RelaySettings(
             multicast=_group(multicast),
@@ -117,7 +130,14 @@ def command(
         place = None
         if zookeeper is not None:
             relay.reuses_ids = True
-            place = RelayPlace(zookeeper, group, where, renewed=relay.renew, access=access)
+            place = RelayPlace(
+                zookeeper,
+                group,
+                where,
+                renewed=relay.renew,
+                client=ClientSettings(session_ns=session_ms * NS_PER_MS),
+                access=access,
+            )
             await place.enter()
         if as_json:
             emit_json({"listen": where, "multicast": multicast, "incarnation": relay.incarnation})

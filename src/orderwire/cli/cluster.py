@@ -15,11 +15,10 @@ from orderwire.aio.cluster_status import ask_status, find_brokers
 from orderwire.aio.history_options import HISTORY_TOPIC
 from orderwire.aio.zookeeper_client import ZookeeperClient
 from orderwire.broker.replication.settings import Mode
-from orderwire.cli.cluster_options import SESSION_MS_MIN
 from orderwire.cli.output import EXIT_FAILED, EXIT_GOOD, emit, emit_json, progress
 from orderwire.cli.protection import FILE, credentials
 from orderwire.cli.running import run_until_stopped
-from orderwire.cli.zookeeper_options import ZookeeperOptions, zookeeper_options
+from orderwire.cli.zookeeper_options import SESSION_MS_MIN, ZookeeperOptions, zookeeper_options
 from orderwire.kernel import OrderwireError
 
 _LOOK_S = 0.5

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import signal
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -41,6 +42,16 @@ def run_until_stopped(work: Callable[[asyncio.Event], Coroutine[Any, Any, int]])
     except KeyboardInterrupt:
         status = 130
     raise SystemExit(status)
+
+
+def end_with_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """Set `stop` once whoever keeps our standard input open has closed it, or has ended."""
+
+    def ended() -> None:
+        loop.remove_reader(sys.stdin.fileno())
+        stop.set()
+
+    loop.add_reader(sys.stdin.fileno(), ended)
 
 
 async def first_of(*waits: Coroutine[Any, Any, Any]) -> None:

@@ -2,6 +2,7 @@
 
 A child reads its settings from the first line of its standard input and then orders, one JSON
 object a line; it answers likewise on standard output.  It ends when its standard input closes.
+So does a command of `orderwire`, which is told by its options.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,25 +36,34 @@ class Child:
     @classmethod
     async def start(cls, name: str, module: str, settings: Any, folder: Path) -> "Child":
         """Start `python -m module`; what it writes to standard error goes to a log in `folder`."""
-        log = folder / f"{name}.log"
-        with log.open("wb") as errors:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                module,
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=errors,
-                limit=LINE_BYTES_MAX,
-                start_new_session=True,
-            )
-        child = cls(name, process, log)
+        child = await cls._run(name, (module,), folder)
         try:
             await child.tell(settings)
         except BaseException:
             child.kill()
             raise
         return child
+
+    @classmethod
+    async def command(cls, name: str, *words: str, folder: Path) -> "Child":
+        """Start `orderwire …` likewise, a command that tells by one line of JSON that it runs."""
+        return await cls._run(name, ("orderwire", *words, "--json", "--end-with-input"), folder)
+
+    @classmethod
+    async def _run(cls, name: str, module: Sequence[str], folder: Path) -> "Child":
+        log = folder / f"{name}.log"
+        with log.open("wb") as errors:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                *module,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=errors,
+                limit=LINE_BYTES_MAX,
+                start_new_session=True,
+            )
+        return cls(name, process, log)
 
     async def tell(self, order: Any) -> None:
         """Send one line."""
@@ -82,15 +92,25 @@ class Child:
 
         Raises ChildError when the process ends first or takes more than `seconds`.
         """
+        async with self._within(seconds, f"say {what!r}"):
+            while (answer := await self.hear())["is"] != what:
+                if meanwhile is not None:
+                    meanwhile(answer)
+            return answer
+
+    async def wait_until_running(self, seconds: float) -> None:
+        """Return when a command has told that it runs.  Raises ChildError like `wait_for`."""
+        async with self._within(seconds, "tell that it runs"):
+            await self.hear()
+
+    @contextlib.asynccontextmanager
+    async def _within(self, seconds: float, what: str) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(seconds):
-                while (answer := await self.hear())["is"] != what:
-                    if meanwhile is not None:
-                        meanwhile(answer)
-                return answer
+                yield
         except TimeoutError:
             raise ChildError(
-                f"{self.name} did not say {what!r} within {seconds:.0f} s; {self._last_words()}"
+                f"{self.name} did not {what} within {seconds:.0f} s; {self._last_words()}"
             ) from None
 
     async def stop(self) -> None:

@@ -11,8 +11,8 @@ from orderwire.cli.demo.children import Child
 from orderwire.cli.demo.settings import (
     BOOK,
     INSTRUMENTS,
+    RELAY_SESSION_MS,
     TRADERS,
-    RelayChildSettings,
     TraderSettings,
 )
 from orderwire.participant.topics import Pattern
@@ -74,35 +74,28 @@ async def trade(
     run: str, zookeeper: str, folder: Path, logs: Path, started: list[Child]
 ) -> FoundFloor:
     """Let the traders trade and leave; each process is added to `started` at once."""
-
-    async def start(name: str, module: str, settings: Any) -> Child:
-        child = await Child.start(name, f"orderwire.cli.demo.{module}", settings, logs)
-        started.append(child)
-        return child
-
     relays = []
     for number in (1, 2):
-        relay = await start(f"relay-{number}", "relay", RelayChildSettings(zookeeper=zookeeper))
-        await relay.wait_for("standing", READY_SECONDS_MAX)
+        relay = await _start_relay(f"relay-{number}", zookeeper, logs)
+        started.append(relay)
+        await relay.wait_until_running(READY_SECONDS_MAX)
         relays.append(relay)
     trace = folder / BOOK
     readers = {name: sum(_reads(reads, name) for reads in TRADERS.values()) for name in INSTRUMENTS}
-    traders = [
-        await start(
-            name,
-            "trader",
-            TraderSettings(
-                name=name,
-                reads=reads,
-                traders=len(TRADERS),
-                readers=readers,
-                run=run,
-                trace=str(trace),
-                zookeeper=zookeeper,
-            ),
+    traders = []
+    for name, reads in TRADERS.items():
+        settings = TraderSettings(
+            name=name,
+            reads=reads,
+            traders=len(TRADERS),
+            readers=readers,
+            run=run,
+            trace=str(trace),
+            zookeeper=zookeeper,
         )
-        for name, reads in TRADERS.items()
-    ]
+        trader = await Child.start(name, "orderwire.cli.demo.trader", settings, logs)
+        started.append(trader)
+        traders.append(trader)
     await _all(traders, "ready", READY_SECONDS_MAX)
     await asyncio.gather(*(each.tell({"do": "trade"}) for each in traders))
     await asyncio.sleep(KILL_AFTER_S)
@@ -110,8 +103,7 @@ async def trade(
     traded = await _all(traders, "traded", TRADE_SECONDS_MAX)
     await asyncio.gather(*(each.tell({"do": "leave"}) for each in traders))
     left = await _all(traders, "left", LEAVE_SECONDS_MAX)
-    await relays[1].tell({"do": "leave"})
-    await relays[1].wait_for("left", LEAVE_SECONDS_MAX)
+    await relays[1].stop()
     return FoundFloor(
         traders=[
             FoundTrader(
@@ -127,6 +119,13 @@ async def trade(
         ],
         trace=str(trace),
     )
+
+
+async def _start_relay(name: str, zookeeper: str, logs: Path) -> Child:
+    """Start a relay that stands in the row of the book's relays."""
+    where = ("--listen=127.0.0.1:0", f"--zookeeper={zookeeper}", f"--group={BOOK}")
+    session = f"--session-ms={RELAY_SESSION_MS}"
+    return await Child.command(name, "channel", *where, session, folder=logs)
 
 
 async def _all(traders: list[Child], what: str, seconds: float) -> list[dict[str, Any]]:

@@ -99,12 +99,6 @@ class TraderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     zookeeper: str
 
 
-class RelayChildSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a relay's process is told at its start."""
-
-    zookeeper: str
-
-
 class AnalystSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the Spark process is told at its start."""
 
