@@ -315,10 +315,10 @@ class ReplicaFiles:
         return name is not None and self.named_by(name) is not None
 
     def committed_at(self, base: int) -> BatchHeader | None:
-        """The committed batch that begins at this offset."""
-        if not self.log.start_offset <= base < self.committed:
+        """The committed batch that begins at this offset; it may hold the log's start."""
+        if base >= self.committed:
             return None
-        found = next(self.log.batches(base, base + 1), None)
+        found = next(self.log.batches(base, max(base, self.log.start_offset) + 1), None)
         return found if found is not None and found.base_offset == base else None
 
     def begin_anew(self, offset: int, now: Instant) -> None:

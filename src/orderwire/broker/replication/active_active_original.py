@@ -87,6 +87,8 @@ class Original:
         self.producers = AssignedProducers(self.files.log)
         self.round_wanted = False
         """Whether somebody waits for a round.  [R9]"""
+        self._round_bytes = _ROUND_FACTOR * settings.sync_max_bytes
+        """No round covers more."""
         self._parked_at = -1
         """S at which a consumer's fetch waits."""
         self._sessions: dict[SessionKey, _Session] = {}
@@ -352,7 +354,11 @@ class Original:
     def committed(self, committed: int) -> None:
         """S has moved: everything below is on every in-sync replica.  [R6]"""
         producers: set[int] = set()
-        for entry in self.assigned.below(committed):
+        below = self.assigned.below(committed)
+        if below:
+            most = _ROUND_FACTOR * self.settings.sync_max_bytes
+            self._round_bytes = min(2 * self._round_bytes, most)
+        for entry in below:
             self._decided(entry)
             if entry.producer is not None:
                 producers.add(entry.producer[0])
@@ -391,12 +397,18 @@ class Original:
         """E + 1 of a round that opens now: what is assigned, but no more than it can copy in its
         time."""
         size = 0
-        limit = _ROUND_FACTOR * self.settings.sync_max_bytes
+        limit = self._round_bytes
         for number, entry in enumerate(self.assigned):
             size += entry.size
             if size > limit or number >= _ROUND_REQUESTS_MAX:
                 return entry.end
         return self.next_offset
+
+    def late(self, end: int) -> None:
+        """A round to here took too long: the next covers half of that, and those behind it twice as
+        much each, or else who comes back is never done."""
+        covered = sum(entry.size for entry in self.assigned if entry.base < end)
+        self._round_bytes = max(min(covered, self._round_bytes) // 2, 1)
 
     def answered_below(self, end: int) -> bool:
         """Whether it is known of every request below what became of it."""

@@ -153,10 +153,14 @@ class Rejoining:
 
     def _begin_anew(self, message: CommittedLog, now: Instant) -> None:
         """The original has deleted what would come next: begin where its log begins."""
-        self._set_aside(message.log_start, now)
-        for header in self.files.pending.held(-1):
-            if header.base_offset < message.log_start:
-                self.files.pending.drop(header.base_offset)
+        log, pending = self.files.log, self.files.pending
+        start = above = message.log_start
+        for header in [*log.batches(max(start, log.start_offset), start + 1), *pending.held(-1)]:
+            if header.last_offset < start:
+                pending.drop(header.base_offset)
+            elif header.base_offset < start:  # half of it is deleted, half is not
+                above = header.base_offset
+        self._set_aside(above, now)
         base = next((header.base_offset for _, header in walk(message.records)), message.log_start)
         self.files.begin_anew(base, now)
         self._at = base

@@ -193,9 +193,9 @@ class Republisher:
     def _known(self, header: BatchHeader) -> tuple[int, bool] | None:
         """Where it is committed, and whether because somebody had published it again.
 
-        What stood below the log's start is deleted, this too.
+        What stood below the log's start is deleted, all of this too.
         """
-        if header.base_offset < self.files.log.start_offset:
+        if header.last_offset < self.files.log.start_offset:
             return header.base_offset, False
         found = self.files.committed_at(header.base_offset)
         if found is not None and (found.crc, found.leader_epoch) == (

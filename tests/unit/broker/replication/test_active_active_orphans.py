@@ -149,3 +149,32 @@ def test_r8_a_round_carries_as_many_orphans_as_the_limits_allow(room: int) -> No
     assert group.log(0) == group.log(1) == group.log(2)
     kept = [one for one in group.log(0) if not one.attributes & CONTROL]
     assert len(kept) == count
+
+
+@pytest.mark.parametrize("copied", [True, False], ids=["committed", "sealed"])
+def test_r8_half_of_an_orphan_may_be_deleted(copied: bool) -> None:
+    """The log's start moves into a batch while its owner is away: the other half is kept, once."""
+    group = ReplicaGroup(eager_copy=copied)
+    group.produce(connection=1)
+    group.pass_time(10)
+    # The next session is broker 1's.
+    group.held = {(group.ids[1], group.ids[0]), (group.ids[1], group.ids[2])}
+    group.produce(b"deleted", b"kept", b"kept, too", acks=-1 if copied else 1, connection=2)
+    group.run()
+    assert group.at(1).files.end == 4
+    assert group.at(1).high_watermark == 1
+    group.crash(1)
+    group.held.clear()
+    group.pass_time(2_000)
+    assert group.original == 0
+    assert group.at(0).high_watermark == 4
+    assert bool(group.seals(0)) is not copied
+    group.at(0).log.delete_records(2, 0, 4)
+    group.start(1)
+    group.pass_time(3_000)
+    assert group.znodes.isr == (0, 1, 2)
+    again = group.noted(asked.Republished)
+    assert [each.duplicate for each in again] == [copied]
+    kept = [header.count for header in group.log(0) if not header.attributes & CONTROL]
+    assert kept == [3], "whole, at one place"
+    assert group.at(1).log.copy(2, 1 << 20) == group.at(0).log.copy(2, 1 << 20)

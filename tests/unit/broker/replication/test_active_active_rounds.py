@@ -226,6 +226,24 @@ def test_r5_g6_a_member_that_takes_too_long_leaves() -> None:
     assert rounds == [(2, 0), (2, 1)]
 
 
+def test_r5_what_is_too_much_for_one_round_is_copied_in_several() -> None:
+    """A member that cannot copy all in its time is not taken in and removed for ever."""
+    group = ReplicaGroup(
+        2, eager_copy=False, message_bytes_max=1, round_timeout_ns=50 * NS_PER_MS
+    )
+    for _ in range(200):
+        group.produce(acks=1, connection=1)
+    for _ in range(3_000):  # a batch takes two milliseconds
+        for a, b in [pair for pair, queue in group.queues.items() if queue]:
+            group.deliver(a, b)
+        for broker in sorted(group._to_sync):
+            group.sync(broker)
+        group.pass_time(1, run=False)
+    assert group.noted(asked.MemberRemoved)
+    assert group.znodes.isr == group.ids
+    assert group.watermarks() == [200, 200]
+
+
 def test_r5_a_peer_that_cannot_be_reached_is_gone_round() -> None:
     group = ReplicaGroup(eager_copy=False)
     group.break_link(1, 2)
