@@ -1,8 +1,11 @@
 """The paper's ST, read literally, breaks its promises, in the paper's own figure too.  [S003]"""
 
 import pytest
+from selective_total_mutants import NoHeld, OwnOrder
 
+from orderwire.ordering.total.tachikawa_st import TachikawaST
 from orderwire.sim.paper_selective_total import Pak, PaperGroup, Step4
+from orderwire.sim.selective_total_vectors import Script, ScriptConfig, ScriptStep
 from orderwire.verify.selective_total import Logs
 
 
@@ -129,3 +132,73 @@ def test_a_last_pdu_that_is_lost_is_never_missed() -> None:
     assert not any(each.queue for each in group.entities.values())
     assert group.log(2) == ""
     assert not group.entities[2].recoveries
+
+
+def late_pak(*, lost: bool) -> PaperGroup:
+    """E3 misses a and b, c shows it: all is behind every failure point; a RST_PAK may be late."""
+    group = PaperGroup(3, step4=Step4.MEANT)
+    if lost:
+        group.lose[Pak, 1] = frozenset({2})
+    group.send(1, "a", 1, 2, 3, lost=(3,))
+    group.send(2, "b", 1, 2, 3, lost=(3,))
+    group.send(1, "c", 1, 2, 3)
+    if lost:
+        assert group.entities[2].recovering
+        group.entities[1].repeat()
+        group.put(1)
+    assert not any(each.recovering for each in group.entities.values())
+    return group
+
+
+@pytest.mark.paper("S003:sec.4.3")
+def test_a_rst_pak_that_comes_late_at_one_entity_changes_its_order() -> None:
+    """[S003:sec.4.3] ORDR is the order in which RST_PAK arrive: each entity's own."""
+    in_time = late_pak(lost=False)
+    assert [in_time.log(at) for at in (1, 2, 3)] == ["a c b"] * 3
+    group = late_pak(lost=True)
+    assert [group.log(at) for at in (1, 2, 3)] == ["a c b", "b a c", "a c b"]
+    logs = logs_of(group)
+    assert not logs.are_order_equivalent(1, 2)
+    assert all(logs.is_selectively_correct(at) for at in (1, 2, 3))
+
+
+@pytest.mark.paper("S003:sec.4.3")
+@pytest.mark.parametrize(("form", "at_2"), [(TachikawaST, "a c b"), (OwnOrder, "b a c")])
+def test_one_member_says_in_which_order_sources_are_sorted(
+    form: type[TachikawaST], at_2: str
+) -> None:
+    """[S003:sec.4.3] As corrected the lowest member's ORDR counts; each its own breaks it, too."""
+    script = Script(3, ScriptConfig(), form)
+    script.run(ScriptStep(op="lose", kind="PAK", src=1, lost=[2]))
+    for source, name, lost in ((1, "a", [3]), (2, "b", [3]), (1, "c", [])):
+        script.run(ScriptStep(op="send", src=source, id=name, dst=[1, 2, 3], lost=lost))
+    assert not any(core.is_recovering for core in script.cores)
+    assert [" ".join(script.log(at)) for at in range(3)] == ["a c b", at_2, "a c b"]
+
+
+BEHIND_A_GAP = ("b", "c", "d")
+
+
+@pytest.mark.paper("S003:sec.4.3")
+def test_selective_repetition_goes_back_to_a_sources_first_gap() -> None:
+    """[S003:sec.4.3] What comes behind a gap is refused, so it is sent again though it was here."""
+    group = PaperGroup(2, step4=Step4.MEANT)
+    for name in ("a", *BEHIND_A_GAP):
+        group.compose(1, name, 2)
+    group.put(1, 2)
+    group.put(1)
+    assert group.again == ["a", *BEHIND_A_GAP]
+    assert group.log(2) == "a b c d"
+
+
+@pytest.mark.paper("S003:sec.4.3")
+@pytest.mark.parametrize(("form", "again"), [(TachikawaST, 1), (NoHeld, 4)])
+def test_what_is_held_beyond_a_gap_is_not_sent_again(form: type[TachikawaST], again: int) -> None:
+    """[S003:sec.4.3] As corrected only a is sent again; without HELD all are, as printed."""
+    script = Script(2, ScriptConfig(), form)
+    for name in ("a", *BEHIND_A_GAP):
+        script.run(ScriptStep(op="compose", src=1, id=name, dst=[2]))
+    script.run(ScriptStep(op="put", src=1, lost=[2]))
+    script.run(ScriptStep(op="put", src=1))
+    assert script.copies["RTX", 0] == again
+    assert script.log(1) == ["a", *BEHIND_A_GAP]

@@ -190,7 +190,11 @@ class PaperST:
             self.recovering = True
             self.recoveries += 1
             self._paks, self._acks = {}, {}
-            self.queue.append(Pak(*self._numbers()))
+            self.repeat()
+
+    def repeat(self) -> None:
+        """Put RST_PAK: when stopped, and again by hand, as the print has nobody do."""
+        self.queue.append(Pak(*self._numbers()))
 
     def _recover(self) -> None:
         log = [*self.pre_acknowledged, *self.accepted]
@@ -243,6 +247,8 @@ class PaperGroup:
         self.entities = {
             me: PaperST(me, entities, window=window, step4=step4) for me in range(1, entities + 1)
         }
+        self.again: list[str] = []
+        """Data that was put for the second time."""
         self.control = 0
         """RST, RST_PAK and RST_ACK that were put."""
         self.lose: dict[tuple[type, int], frozenset[int]] = {}
@@ -279,6 +285,8 @@ class PaperGroup:
         if not isinstance(pdu, Data):
             self.control += 1
             lost |= self.lose.pop((type(pdu), source), frozenset())
+        elif pdu.again:
+            self.again.append(pdu.name)
         for at, each in self.entities.items():
             if at not in lost:
                 each.receive(source, pdu)
