@@ -1,11 +1,19 @@
 """S003: what its formulas say, and what of that windows and protocols show."""
 
+from dataclasses import replace
+from typing import ClassVar
+
 import pytest
 
 from orderwire.lab.experiment import experiments, find_experiment
 from orderwire.lab.total_order_config import TotalOrderConfig
+from orderwire.ordering.total.catalog import algorithm
+from orderwire.ordering.total.pdu import Data, Record, Rtx
+from orderwire.ordering.total.receipt import Receipt
+from orderwire.ordering.total.tachikawa_st import TachikawaST
 from orderwire.sim.selective_total_formulas import repeated_share, sorted_share
 from orderwire.sim.selective_total_window import WindowShares, measure_windows
+from orderwire.sim.total_order_costs import Load, measure
 
 FIGURE_8 = {
     # d/n, f: U/L as printed, corrected, of windows by the cut and by a line for each source
@@ -83,13 +91,56 @@ def test_a_recovery_takes_two_control_pdus_of_each_member_and_one() -> None:
     assert config.measure(1) == found
 
 
-@pytest.mark.parametrize("algorithm", ["tachikawa-st", "st-go-back"])
-def test_what_is_sent_again_is_what_was_lost_or_all_behind_it(algorithm: str) -> None:
-    config = TotalOrderConfig(algorithm=algorithm, loss=0.02, messages=300)
+@pytest.mark.parametrize("protocol", ["tachikawa-st", "st-go-back"])
+def test_what_is_sent_again_is_what_was_lost_or_all_behind_it(protocol: str) -> None:
+    config = TotalOrderConfig(algorithm=protocol, loss=0.02, messages=300)
     lost = TotalOrderConfig(algorithm="tachikawa-st", phase="windows", loss=0.02)
     again = config.measure(2)["broadcast"]
     least = lost.measure(2)["broadcast"]
-    assert again == pytest.approx(least, rel=0.5) if algorithm == "tachikawa-st" else again > least
+    assert again == pytest.approx(least, rel=0.5) if protocol == "tachikawa-st" else again > least
+
+
+class Counted(Receipt):
+    """Notes what is behind a line when the member itself sorts it."""
+
+    behind: ClassVar[set[tuple[int, int, int]]] = set()
+
+    def cut(self, record: Record) -> list[tuple[int, Data | Rtx]]:
+        before = super().cut(record)
+        self.behind.update((self._me, place.source, place.pseq) for place in self.accepted)
+        return before
+
+
+class CountedST(TachikawaST):
+    RECEIPT = Counted
+
+
+@pytest.mark.paper("S003:fig.8")
+@pytest.mark.parametrize(("window", "loss"), [(1, 0.05), (8, 0.05), (8, 0.1)])
+def test_what_the_channel_shows_behind_the_lines_is_what_members_sort(
+    window: int, loss: float
+) -> None:
+    Counted.behind.clear()
+    entry = replace(algorithm("tachikawa-st"), create=CountedST)
+    found = measure(entry, Load(messages=100, loss=loss, window=window))
+    assert found.recoveries > 1
+    assert found.behind > 0
+    assert len(Counted.behind) == round(found.behind * 100 * 10)
+
+
+@pytest.mark.paper("S003:fig.9")
+def test_each_unit_of_what_is_sent_again_is_told() -> None:
+    for phase in ("formulas", "windows", "run"):
+        st = TotalOrderConfig(algorithm="tachikawa-st", phase=phase, loss=0.05, messages=100)
+        found = st.measure(1)
+        assert found["resent"] == found["broadcast"]
+        assert found["entity"] == pytest.approx(found["broadcast"] / 2)
+        go_back = TotalOrderConfig(
+            algorithm="st-go-back", phase=phase, loss=0.05, messages=100, window=1
+        )
+        found = go_back.measure(1)
+        assert found["resent"] == found["entity"]
+        assert found["entity"] == pytest.approx(found["broadcast"] / 2)
 
 
 FIGURES = [name for name in experiments() if name.startswith("s003-")]

@@ -3,6 +3,10 @@
 A point comes from the formulas, from windows that are drawn and looked at once, or from a run of
 the protocol over the simulated channel.  PDUs are told as shares of the messages, times in slots:
 what one PDU takes on the channel.
+
+What is sent again is told in three units: `broadcast`, PDUs that the group puts on the channel;
+`entity`, those that one member is sent and that are for it; `resent`, as the paper compares them,
+selective repetition by the first and go-back by the second.
 """
 
 import msgspec
@@ -102,9 +106,20 @@ class TotalOrderConfig(
         n, d = self.members, self.destinations
         behind = sorted_share(n, d, self.loss, window=n, corrected=self.corrected)
         again = repeated_share(n, d, self.loss, window=n, corrected=self.corrected)
-        # The paper's U is of one entity, its R of all; both are told as it does.
-        resent = behind if self.algorithm == GO_BACK else again
-        return {"sorted": behind, "resent": resent}
+        # U counts at one entity what is for it, R what the group broadcasts.
+        broadcast = behind / self._part if self.algorithm == GO_BACK else again
+        return {"sorted": behind, **self._sent_again(broadcast)}
+
+    @property
+    def _part(self) -> float:
+        """What of all messages goes to a member: d/n, with whole destinations."""
+        return self.destinations / self.members
+
+    def _sent_again(self, broadcast: float) -> dict[str, float]:
+        """Tell it in every unit: each PDU is for d of n members."""
+        entity = broadcast * self._part
+        resent = entity if self.algorithm == GO_BACK else broadcast
+        return {"broadcast": broadcast, "entity": entity, "resent": resent}
 
     def _windows(self, seed: int) -> dict[str, float]:
         shares = measure_windows(
@@ -115,14 +130,12 @@ class TotalOrderConfig(
             pdus=self.members,
             windows=self.windows,
         )
-        if self.algorithm == GO_BACK:
-            return {
-                "sorted": shares.behind_cut,
-                "resent": shares.behind_cut,
-                "broadcast": shares.resent_cut,
-            }
-        behind = shares.behind_cut if self.line == "cut" else shares.behind_line
-        return {"sorted": behind, "resent": shares.lost, "broadcast": shares.lost}
+        goes_back = self.algorithm == GO_BACK
+        is_cut = goes_back or self.line == "cut"
+        return {
+            "sorted": shares.behind_cut if is_cut else shares.behind_line,
+            **self._sent_again(shares.resent_cut if goes_back else shares.lost),
+        }
 
     def _run(self, seed: int) -> dict[str, float]:
         row = measure(
@@ -144,7 +157,8 @@ class TotalOrderConfig(
             "latency_slots": row.latency_slots,
             "slots": row.slots,
             "recoveries": float(row.recoveries),
-            "broadcast": row.repeated,
+            "sorted": row.behind,
+            **self._sent_again(row.repeated),
         }
         if row.recoveries:
             found["control"] = row.control

@@ -25,6 +25,7 @@ from orderwire.ordering.total.pdu import (
 )
 from orderwire.ordering.total.settings import Delivery, Stability, TotalSettings
 from orderwire.ordering.total.tachikawa_st import TachikawaST
+from orderwire.sim.failure_lines import BehindLines
 from orderwire.sim.selective_total_judge import SelectiveTotalJudge
 from orderwire.sim.selective_total_trace import TACHIKAWA_ST, GroupTrace
 from orderwire.sim.serial_channel import ChannelSettings, Outage, SerialChannel
@@ -75,6 +76,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """RST, RST_PAK and RST_ACK put."""
     paused_ns: int = 0
     """From an epoch's first control PDU to the end of its last, all epochs together."""
+    behind: int = 0
+    """Messages that a failure line found at a destination and not delivered for certain."""
 
 
 Maker = Callable[..., TotalOrder]
@@ -132,6 +135,7 @@ class _Run:
             None if trace is None else trace.receive,
         )
         self._counts: dict[type, int] = {}
+        self._behind = BehindLines()
         self._numbers: dict[ProcessId, int] = {}
         self._epochs: set[tuple[int, int]] = set()
         self._named: set[tuple[ProcessId, int]] = set()
@@ -188,6 +192,7 @@ class _Run:
             again=self._counts.get(Rtx, 0) + self._counts.get(Data, 0) - len(self._named),
             control=sum(self._counts.get(form, 0) for form in _CONTROL),
             paused_ns=sum(end - begin for begin, end in self._paused.values()),
+            behind=self._behind.receipts,
         )
 
     def _survivors(self) -> set[int]:
@@ -265,11 +270,13 @@ class _Run:
         self._counts[form] = self._counts.get(form, 0) + 1
         if form is Data:
             self._named.add((source, pdu.number))
+            self._behind.data(source, pdu)
         elif form in _CONTROL:
             begin, _ = self._paused.get(pdu.epoch, (now, now))
             self._paused[pdu.epoch] = (begin, now + self._plan.channel.slot_ns)
         if form is RstAck:
             self._epochs.add(pdu.epoch)
+            self._behind.ack(source, pdu, len(self._members))
         elif form is Flush:
             self._epochs.add((pdu.view, 0))
 

@@ -53,6 +53,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     recoveries: int
     repeated: float
     """PDUs that carry a message once more, for a message."""
+    behind: float
+    """Messages behind a failure line at a member, for a message: ST sorts them, go-back drops
+    them."""
     control: float
     """RST, RST_PAK and RST_ACK for a recovery; 0 without one."""
     pause_slots: float
@@ -94,6 +97,7 @@ def measure(entry: TotalAlgorithm, load: Load) -> Row:
         latency_slots=fmean(outcome.latencies_ns) / SLOT_NS,
         recoveries=outcome.recoveries,
         repeated=outcome.again / load.messages,
+        behind=outcome.behind / load.messages / load.members,
         control=outcome.control / max(1, outcome.recoveries),
         pause_slots=outcome.paused_ns / SLOT_NS / max(1, outcome.recoveries),
         slots=outcome.last_ns / SLOT_NS / load.messages,
