@@ -1,7 +1,7 @@
 """The total-order protocols of a 1C channel by name, and what each promises."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -77,100 +77,52 @@ class Promises:
     """When nothing is asked for, nobody sends."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TotalAlgorithm:
     """One entry of the catalog."""
 
     name: str
-    summary: str
     create: Callable[..., TotalOrder]
     """`create(me, settings, joining=…)`."""
     promises: Promises = Promises()
-    transmissions: str
-    """On a quiet channel, for a message to d destinations, as [S003] and the papers count them."""
 
 
 _FLUSHED = Promises(atomic=False, uniform=False, bounded=False)
 
-ALGORITHMS: Mapping[str, TotalAlgorithm] = {
-    entry.name: entry
-    for entry in (
-        TotalAlgorithm(
-            name="tachikawa-st",
-            summary="One order at all that have it, to any destinations; nobody special.  [S003]",
-            create=TachikawaST,
-            transmissions="1 + d (preack), 1 + 2d (ack), fewer under load",
-        ),
-        TotalAlgorithm(
-            name="total-to",
-            summary="The same with every message to everybody, who drops what is not for it.",
-            create=TotalTO,
-            transmissions="as ST with d = n",
-        ),
-        TotalAlgorithm(
-            name="source-sp",
-            summary="Only each source's own order; no stop, no sorting.  [S003]",
-            create=SourceSP,
-            promises=Promises(one_order=False),
-            transmissions="as ST",
-        ),
-        TotalAlgorithm(
-            name="st-go-back",
-            summary="ST that sends everything behind the failure line again.  [S003]",
-            create=StGoBack,
-            transmissions="as ST",
-        ),
-        TotalAlgorithm(
-            name="sequencer-pb",
-            summary="One member numbers and broadcasts what it is handed.  [K91]",
-            create=FixedSequencer,
-            promises=_FLUSHED,
-            transmissions="2",
-        ),
-        TotalAlgorithm(
-            name="sequencer-bb",
-            summary="Senders broadcast, one member broadcasts the numbers.  [K91]",
-            create=partial(FixedSequencer, sends_to_all=True),
-            promises=_FLUSHED,
-            transmissions="2, fewer under load",
-        ),
-        TotalAlgorithm(
-            name="sequencer-pb-resilient",
-            summary="The same, and all others have a message before anybody delivers it.  [K91]",
-            create=partial(FixedSequencer, resilience=1 << 12),
-            promises=Promises(bounded=False),
-            transmissions="3 + r, fewer under load",
-        ),
-        TotalAlgorithm(
-            name="skeen",
-            summary="The highest of the destinations' proposals counts.  [B87]",
-            create=SkeenAgreement,
-            promises=Promises(uniform=False, bounded=False),
-            transmissions="2 + d",
-        ),
-        TotalAlgorithm(
-            name="xamp",
-            summary="The place of the frame that all destinations have answered.  [R92]",
-            create=Delta4Xamp,
-            promises=Promises(bounded=False),
-            transmissions="2 + d",
-        ),
-        TotalAlgorithm(
-            name="totem-agreed",
-            summary="Who has the token numbers and sends; delivered without gaps.  [A95T]",
-            create=TotemRing,
-            promises=Promises(atomic=False, uniform=False, bounded=False, rests=False),
-            transmissions="1 + hops of the token",
-        ),
-        TotalAlgorithm(
-            name="totem-safe",
-            summary="The same, delivered when the token has shown that all have it.  [A95T]",
-            create=partial(TotemRing, is_safe=True),
-            promises=Promises(bounded=False, rests=False),
-            transmissions="1 + hops of the token",
-        ),
-    )
-}
+# What each is, with its transmissions on a quiet channel, for a message to d destinations.
+_ENTRIES = (
+    # One order at all that have it, to any destinations; nobody special: 1 + d (preack),
+    # 1 + 2d (ack), fewer under load.  [S003]
+    TotalAlgorithm("tachikawa-st", TachikawaST),
+    # The same with every message to everybody, who drops what is not for it: as with d = n.
+    TotalAlgorithm("total-to", TotalTO),
+    # Only each source's own order; no stop, no sorting: as ST.  [S003]
+    TotalAlgorithm("source-sp", SourceSP, Promises(one_order=False)),
+    # ST that sends everything behind the failure line again: as ST.  [S003]
+    TotalAlgorithm("st-go-back", StGoBack),
+    # One member numbers and broadcasts what it is handed: 2.  [K91]
+    TotalAlgorithm("sequencer-pb", FixedSequencer, _FLUSHED),
+    # Senders broadcast, one member broadcasts the numbers: 2, fewer under load.  [K91]
+    TotalAlgorithm("sequencer-bb", partial(FixedSequencer, sends_to_all=True), _FLUSHED),
+    # PB, and r others have a message before anybody delivers it: 3 + r, fewer under load; here all
+    # others.  [K91]
+    TotalAlgorithm(
+        "sequencer-pb-resilient",
+        partial(FixedSequencer, resilience=1 << 12),
+        Promises(bounded=False),
+    ),
+    # The highest of the destinations' proposals counts: 2 + d.  [B87]
+    TotalAlgorithm("skeen", SkeenAgreement, Promises(uniform=False, bounded=False)),
+    # The place of the frame that all destinations have answered: 2 + d.  [R92]
+    TotalAlgorithm("xamp", Delta4Xamp, Promises(bounded=False)),
+    # Who has the token numbers and sends; delivered without gaps: 1 + hops of the token.  [A95T]
+    TotalAlgorithm("totem-agreed", TotemRing, replace(_FLUSHED, rests=False)),
+    # The same, delivered when the token has shown that all have it.  [A95T]
+    TotalAlgorithm(
+        "totem-safe", partial(TotemRing, is_safe=True), Promises(bounded=False, rests=False)
+    ),
+)
+ALGORITHMS: Mapping[str, TotalAlgorithm] = {entry.name: entry for entry in _ENTRIES}
 
 
 def algorithm(name: str) -> TotalAlgorithm:
