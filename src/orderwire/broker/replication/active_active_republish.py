@@ -57,6 +57,7 @@ class Republisher:
         self._number = 0
         self._offered: tuple[BrokerId, list[tuple[Place, BatchHeader]]] | None = None
         """The original has been asked, and has not said that it is settled."""
+        self._offered_at: Instant = Instant(0)
         self._later = -1
         """Not again before S has passed this, or it is time."""
         self._later_at: Instant = Instant(0)
@@ -82,6 +83,8 @@ class Republisher:
 
     def step(self, now: Instant) -> None:
         """Offer the next orphan, when there is somebody to offer it to."""
+        if self._answer_due is not None and now >= self._answer_due:
+            self._offered = None  # whom we asked did not know yet that it is original
         orphans = self.files.orphans
         if not len(orphans) or self.settings.orphan_policy is OrphanPolicy.QUARANTINE:
             return
@@ -107,13 +110,22 @@ class Republisher:
             offered.append((at, header))
         self._finish(done)
         if offered:
-            self._offer(original, offered)
+            self._offer(original, offered, now)
 
     def next_deadline(self) -> Instant | None:
         """When the next one may be offered."""
+        if self._answer_due is not None:
+            return self._answer_due
         if self._later >= 0 and len(self.files.orphans) and self._asked() is not None:
             return self._later_at
         return None
+
+    @property
+    def _answer_due(self) -> Instant | None:
+        """Until when we wait for an answer; what comes later is refused by its number."""
+        if self._offered is None:
+            return None
+        return Instant(self._offered_at + self.settings.round_timeout_ns)
 
     def _asked(self) -> BrokerId | None:
         """Who could be asked now."""
@@ -122,8 +134,11 @@ class Republisher:
             return None
         return original if original == self.office.me or self.links.up(original) else None
 
-    def _offer(self, original: BrokerId, offered: list[tuple[Place, BatchHeader]]) -> None:
+    def _offer(
+        self, original: BrokerId, offered: list[tuple[Place, BatchHeader]], now: Instant
+    ) -> None:
         self._number += 1
+        self._offered_at = now
         self._later = -1
         self._offered = (original, offered)
         packed = [BATCH_HEADER.pack(*msgspec.structs.astuple(header)) for _, header in offered]

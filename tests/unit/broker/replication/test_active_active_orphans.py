@@ -178,3 +178,18 @@ def test_r8_half_of_an_orphan_may_be_deleted(copied: bool) -> None:
     kept = [header.count for header in group.log(0) if not header.attributes & CONTROL]
     assert kept == [3], "whole, at one place"
     assert group.at(1).log.copy(2, 1 << 20) == group.at(0).log.copy(2, 1 << 20)
+
+
+def test_r8_an_orphan_is_offered_again_when_nobody_answers() -> None:
+    """Whoever is asked may not have heard yet that it is original: it has no answer."""
+    group = ReplicaGroup()
+    group.produce()
+    group.pass_time(10)
+    assert group.at(1).files.orphans.set_aside(build_batch([Record(b"orphan")], base_offset=0))
+    group._do(group.ids[1], group.at(1).wake(group.now))
+    assert isinstance(group.queues[group.ids[1], group.ids[0]].pop(), OrphanOffer)
+    group.pass_time(1_900)
+    assert not group.noted(asked.Republished)
+    group.pass_time(200)
+    assert [each.base_offset for each in group.noted(asked.Republished)] == [0]
+    assert len(group.said(OrphanOffer)) == 2

@@ -228,9 +228,7 @@ def test_r5_g6_a_member_that_takes_too_long_leaves() -> None:
 
 def test_r5_what_is_too_much_for_one_round_is_copied_in_several() -> None:
     """A member that cannot copy all in its time is not taken in and removed for ever."""
-    group = ReplicaGroup(
-        2, eager_copy=False, message_bytes_max=1, round_timeout_ns=50 * NS_PER_MS
-    )
+    group = ReplicaGroup(2, eager_copy=False, message_bytes_max=1, round_timeout_ns=50 * NS_PER_MS)
     for _ in range(200):
         group.produce(acks=1, connection=1)
     for _ in range(3_000):  # a batch takes two milliseconds
