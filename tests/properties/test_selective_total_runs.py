@@ -16,7 +16,7 @@ from orderwire.ordering.total.catalog import ALGORITHMS
 from orderwire.ordering.total.pdu import ChangeView, Has, Known, Member, Record, RstPak
 from orderwire.ordering.total.settings import Delivery, TotalSettings
 from orderwire.ordering.total.tachikawa_st import TachikawaST
-from orderwire.sim.selective_total_run import GENERATORS, run
+from orderwire.sim.selective_total_run import GENERATORS, HEAVY, run
 from orderwire.sim.selective_total_vectors import Script, ScriptConfig, ScriptStep
 from orderwire.trace import MemorySink
 from orderwire.verify.audit import audit
@@ -45,6 +45,27 @@ def test_no_promise_is_broken(name: str) -> None:
 def test_no_promise_is_broken_in_many_runs(name: str) -> None:
     for seed in range(10_000, 12_000):
         assert run(GENERATORS[name](seed), seed).violations == (), f"{name}, seed {seed}"
+
+
+@pytest.mark.parametrize("seed", [10_663, 11_011])
+def test_nulls_do_not_keep_one_another_alive(seed: int) -> None:
+    """A missed NULL made a suspicion, that a poll, that NULLs, of which each was missed again."""
+    outcome = run(GENERATORS["mixed-crash"](seed), seed, rest_ns=REST_NS)
+    assert outcome.violations == ()
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_lasting_heavy_loss_lets_the_group_come_to_rest(name: str) -> None:
+    for seed in range(12):
+        assert run(HEAVY[name](seed), seed).violations == (), f"{name}, seed {seed}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", HEAVY)
+def test_lasting_heavy_loss_lets_the_group_come_to_rest_in_many_runs(name: str) -> None:
+    for seed in range(10_000, 10_500):
+        assert run(HEAVY[name](seed), seed).violations == (), f"{name}, seed {seed}"
 
 
 CAUGHT = {

@@ -405,6 +405,22 @@ def lossy_start(seed: int) -> Plan:
     )
 
 
+def heavy(seed: int) -> Plan:
+    """f from 0.3 to 0.5 for ever, up to eight members: somebody misses almost every PDU."""
+    chance = stream(seed, "heavy")
+    members = chance.randint(3, 8)
+    return Plan(
+        settings=_settings(chance, members),
+        channel=ChannelSettings(
+            slot_ns=SLOT_NS,
+            loss=chance.uniform(0.3, 0.5),
+            own_loss=chance.random() < 0.7,
+            lag_ns=_lag(chance),
+        ),
+        messages=_messages(chance, members, chance.randint(2, 30), SLOT_NS * 8),
+    )
+
+
 def _with_changes(plan: Plan, seed: int) -> Plan:
     """Crash a minority, one after the other, and let somebody join now and then."""
     chance = stream(seed, "changes")
@@ -448,6 +464,11 @@ def lossy_start_crash(seed: int) -> Plan:
     return _with_changes(lossy_start(seed), seed)
 
 
+def heavy_crash(seed: int) -> Plan:
+    """Heavy, with crashes and joins."""
+    return _with_changes(heavy(seed), seed)
+
+
 GENERATORS: Mapping[str, Callable[[int], Plan]] = {
     "mixed": mixed,
     "deaf": deaf,
@@ -456,3 +477,5 @@ GENERATORS: Mapping[str, Callable[[int], Plan]] = {
     "deaf-crash": deaf_crash,
     "lossy-start-crash": lossy_start_crash,
 }
+HEAVY: Mapping[str, Callable[[int], Plan]] = {"heavy": heavy, "heavy-crash": heavy_crash}
+"""What ST withstands; its rivals are not asked for it."""

@@ -25,12 +25,12 @@ from orderwire.kernel import (
     members_of,
 )
 from orderwire.ordering.pdu import Delivered, Multicast, Sent
+from orderwire.ordering.total.asked import Asked
 from orderwire.ordering.total.pdu import (
     ChangeView,
     Excluded,
     Installed,
     Member,
-    Suspected,
     Turn,
 )
 from orderwire.ordering.total.settings import TotalSettings
@@ -93,7 +93,7 @@ class Flushing(ABC):
         self._last: dict[int, int] = {}
         """Source → number of the last message of its that was delivered here."""
         self._timers: dict[str, Instant] = {}
-        self._asked: dict[int, Instant] = {}
+        self._asked = Asked(me, settings.fail_ns)
         self._turn_wanted = self._stopped = False
         self._target: ChangeView | None = ChangeView(-1, ()) if joining else None
         """The view that is being flushed for; a newcomer waits for its first."""
@@ -126,7 +126,7 @@ class Flushing(ABC):
         effects: Effects = []
         if self._stopped:
             return effects
-        self._asked.pop(source, None)
+        self._asked.heard(source)
         if isinstance(pdu, Flush):
             self._receive_flush(effects, source, pdu, now)
         elif self._target is None and pdu.view == self._view.number and self._mask >> source & 1:
@@ -158,20 +158,16 @@ class Flushing(ABC):
                 self._repeat_flushed(effects, now)
             else:
                 self._on_timer(effects, name, now)
-        fail_ns = self._settings.fail_ns
-        if fail_ns is not None:
-            for process, since in self._asked.items():
-                if now - since >= fail_ns:
-                    self._asked[process] = now
-                    effects.append(Indicate(Suspected(ProcessId(process))))
+        self._asked.suspect(effects, now)
         self._fill(effects, now)
         return effects
 
     def next_deadline(self) -> Instant | None:
         """When `wake` is next due."""
         due = list(self._timers.values())
-        if self._settings.fail_ns is not None and self._asked:
-            due.append(Instant(min(self._asked.values()) + self._settings.fail_ns))
+        silent_at = self._asked.due_at()
+        if silent_at is not None:
+            due.append(silent_at)
         return min(due, default=None)
 
     @property
@@ -263,9 +259,7 @@ class Flushing(ABC):
 
     def _ask(self, mask: int, now: Instant) -> None:
         """Note that these owe me a PDU."""
-        if self._settings.fail_ns is not None:
-            for process in members_of(mask & ~(1 << self.me)):
-                self._asked.setdefault(process, now)
+        self._asked.ask(members_of(mask), now)
 
     def _hand_out(self, effects: Effects, message: Message, now: Instant) -> None:
         """Deliver a message if it is for me and new, once the view's order cannot be lost."""

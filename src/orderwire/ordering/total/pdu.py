@@ -113,7 +113,8 @@ class Nak(msgspec.Struct, frozen=True, gc=False):
 
     epoch: Epoch
     missing: tuple[tuple[ProcessId, Numbers], ...]
-    """Source → its PSEQ numbers for the sender of this PDU, ascending."""
+    """Source → its PSEQ numbers for the sender of this PDU, ascending; without numbers, it is asked
+    for the last that it has told."""
 
 
 class Rst(msgspec.Struct, frozen=True, gc=False):

@@ -45,7 +45,7 @@ class TotalSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ack_delay_ns: int = ms(2)
     """T_ack: how long a due acknowledgement may wait for a message to ride on."""
     heartbeat_ns: int = ms(10)
-    """T_hb: first interval of the polls while something is not settled."""
+    """T_hb: first interval of the polls while something is not settled, or told and not here."""
     heartbeat_max_ns: int = ms(200)
     """T_hb_max: the interval grows by half each time, up to this."""
     control_ns: int = ms(10)

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import ClassVar
 
+import msgspec
+
 from orderwire.kernel import (
     Broadcast,
     Destinations,
@@ -19,8 +21,10 @@ from orderwire.kernel import (
     Instant,
     LocalProtocolError,
     ProcessId,
+    members_of,
 )
 from orderwire.ordering.pdu import Delivered, Multicast, Sent
+from orderwire.ordering.total.asked import Asked
 from orderwire.ordering.total.pdu import (
     ChangeView,
     Data,
@@ -29,7 +33,6 @@ from orderwire.ordering.total.pdu import (
     Nak,
     Pdu,
     Rtx,
-    Suspected,
     Turn,
     number_at,
 )
@@ -93,8 +96,10 @@ class DataTransfer:
         self._hb_ns = settings.heartbeat_ns
         self._turn_wanted = self._poll_due = False
         self._repeated_at: dict[int, Instant] = {}
-        self._asked: dict[int, Instant] = {}
-        """Who was asked for a PDU and has sent none since, since when."""
+        self._asked = Asked(me, settings.fail_ns)
+        self._last_null: Data | None = None
+        """My last PDU, as long as that is a NULL."""
+        self._told_again_at = Instant(-NEVER)
 
     # ------------------------------------------------------------------ contract
 
@@ -113,8 +118,7 @@ class DataTransfer:
         effects: Effects = []
         if self._stopped:
             return effects
-        if self._asked:
-            self._asked.pop(source, None)
+        self._asked.heard(source)
         if type(pdu) is Data:
             self._receive_data(effects, source, pdu, now)
         else:
@@ -145,19 +149,23 @@ class DataTransfer:
         if self._hb_at <= now:
             self._hb_ns = min(self._hb_ns * 3 // 2, self._settings.heartbeat_max_ns)
             self._hb_at = Instant(now + self._hb_ns)
-            self._poll_due = True
-            self._want_turn(effects)
-            self._ask(self._streams.ids, now)
+            if self._is_unsettled():
+                self._poll_due = True
+                self._want_turn(effects)
+                self._asked.ask(self._streams.ids, now)
+            else:
+                self._inquire(effects, now)
         if self._ack_at <= now:
             self._ack_at = NEVER
             self._want_turn(effects)
-        self._suspect(effects, now)
+        self._asked.suspect(effects, now)
         self._rearm(now)
         return effects
 
     def next_deadline(self) -> Instant | None:
         """When `wake` is next due."""
-        earliest = min(self._ack_at, self._hb_at, self._nak_at, self._fail_at())
+        silent_at = self._asked.due_at()
+        earliest = min(self._ack_at, self._hb_at, self._nak_at, silent_at or NEVER)
         return None if earliest >= NEVER else earliest
 
     def queued(self) -> list[Place]:
@@ -191,17 +199,9 @@ class DataTransfer:
     @property
     def is_at_rest(self) -> bool:
         """Whether nothing waits here and everybody is known to have what I have sent."""
-        receipt = self._receipt
-        return not (
-            self._is_recovering()
-            or self._sent
-            or self._pending
-            or receipt.accepted
-            or receipt.pre_acknowledged
-            or receipt.has_holes()
-            or self._suspected
-            or self._ack_at != NEVER
-        )
+        if self._suspected or self._ack_at != NEVER:
+            return False
+        return not (self._is_unsettled() or self._is_recovering())
 
     @property
     def buffers_used(self) -> int:
@@ -292,6 +292,7 @@ class DataTransfer:
                 self._pseq[k] += 1
                 self._to[k].append(tseq)
         self._told = ack
+        self._last_null = None if mask else data
         self._ack_at = NEVER
         self._poll_due = self._turn_wanted = False
         effects.append(Broadcast(data))
@@ -391,7 +392,9 @@ class DataTransfer:
         if pdu.epoch != self.epoch or self._is_recovering() or source >= len(self._to):
             return
         for asked, numbers in pdu.missing:
-            if asked == self.me:
+            if asked == self.me and not numbers:
+                self._tell_again(effects, now)
+            elif asked == self.me:
                 wanted = set(numbers)
                 for tseq in self._to[source]:
                     data = self._sent[tseq]
@@ -403,62 +406,54 @@ class DataTransfer:
         last = self._repeated_at.get(data.tseq)
         if last is None or now - last >= self._settings.guard_ns:
             self._repeated_at[data.tseq] = now
-            again = Rtx(
-                self.epoch,
-                data.tseq,
-                data.destinations,
-                data.pseq,
-                data.number,
-                data.stamp,
-                data.payload,
-            )
-            effects.append(Broadcast(again))
+            again = (data.tseq, data.destinations, data.pseq, data.number, data.stamp, data.payload)
+            effects.append(Broadcast(Rtx(self.epoch, *again)))
 
-    def _ask(self, processes: Iterable[int], now: Instant) -> None:
-        """Note that these owe me a PDU."""
-        if self._settings.fail_ns is not None:
-            for process in processes:
-                if process != self.me:
-                    self._asked.setdefault(process, now)
+    def _is_unsettled(self) -> bool:
+        """Whether something waits for what the others have to tell; an empty place is in RRL."""
+        receipt = self._receipt
+        return bool(self._sent or self._pending or receipt.accepted or receipt.pre_acknowledged)
 
-    def _fail_at(self) -> Instant:
-        fail_ns = self._settings.fail_ns
-        if fail_ns is None or not self._asked:
-            return NEVER
-        return Instant(min(self._asked.values()) + fail_ns)
+    def _inquire(self, effects: Effects, now: Instant) -> None:
+        """Ask those of whom others have told more for their last PDU, and nobody else.
 
-    def _suspect(self, effects: Effects, now: Instant) -> None:
-        if self._fail_at() > now:
-            return
-        fail_ns = self._settings.fail_ns
-        assert fail_ns is not None
-        for process, since in self._asked.items():
-            if now - since >= fail_ns:
-                self._asked[process] = now
-                effects.append(Indicate(Suspected(ProcessId(process))))
+        Nothing of mine waits, so no number is spent on it: a NULL would be missed by somebody too.
+        """
+        suspected = tuple(members_of(self._suspected))
+        self._asked.excuse_all_but(suspected)
+        self._asked.ask(suspected, now)
+        others = tuple([(source, ()) for source in suspected if source != self.me])
+        if others:
+            effects.append(Broadcast(Nak(self.epoch, others)))
+        if self._suspected >> self.me & 1:
+            self._tell_again(effects, now)
+
+    def _tell_again(self, effects: Effects, now: Instant) -> None:
+        """Repeat my last PDU under its number if it is a NULL, else tell where I am by one."""
+        last = self._last_null
+        if last is None or last.epoch != self.epoch:
+            self._ack_due(now)
+        elif (
+            self._ack_at == NEVER
+            and not self._turn_wanted
+            and now - self._told_again_at >= self._settings.guard_ns
+        ):
+            self._told_again_at = now
+            effects.append(Broadcast(msgspec.structs.replace(last, poll=False)))
 
     def _rearm(self, now: Instant) -> None:
         """Set the timers that the state asks for, stop the others."""
         if self._is_recovering():
             self._ack_at = self._hb_at = self._nak_at = NEVER
             return
-        receipt = self._receipt
-        holes = receipt.has_holes()
-        if (
-            self._sent
-            or receipt.accepted
-            or receipt.pre_acknowledged
-            or self._pending
-            or holes
-            or self._suspected
-        ):
+        if self._suspected or self._is_unsettled():
             if self._hb_at == NEVER:
                 self._hb_at = Instant(now + self._hb_ns)
         else:
             self._hb_at = NEVER
             self._hb_ns = self._settings.heartbeat_ns
             self._asked.clear()
-        if not holes:
+        if not self._receipt.has_holes():
             self._nak_at = NEVER
         elif self._nak_at == NEVER:
             self._nak_at = Instant(now + self._settings.nak_ns)

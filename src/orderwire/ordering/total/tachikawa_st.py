@@ -165,7 +165,7 @@ class TachikawaST(DataTransfer):
         if collection is None or current is None:
             return []
         need = collection.need(acks=isinstance(current, RstAck))
-        self._ask(members_of(need), now)
+        self._asked.ask(members_of(need), now)
         effects: Effects = []
         self._tell(effects, msgspec.structs.replace(current, need=Destinations(need)), now)
         return effects
