@@ -15,11 +15,12 @@ from orderwire.broker.coordination.partition import (
     change_isr,
     create_topic,
     elect,
+    replace,
     resign,
     seen,
     set_sync,
 )
-from orderwire.broker.replication.effects import ChangeIsr, Elect, Resign, SetSync
+from orderwire.broker.replication.effects import ChangeIsr, Elect, Replace, Resign, SetSync
 from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.broker.topics import Topic
 from orderwire.sim.replication_zookeeper import PartitionZnodes
@@ -86,7 +87,7 @@ class Both:
                 self.known[broker] = now
             self.reading[broker] = []
 
-    def ask(self, broker: BrokerId, wish: Elect | Resign | ChangeIsr | SetSync) -> None:
+    def ask(self, broker: BrokerId, wish: Elect | Resign | ChangeIsr | SetSync | Replace) -> None:
         now = self.known.get(broker)
         if now is None:
             return
@@ -98,6 +99,8 @@ class Both:
                 operations = resign(PATHS, now, broker, epoch)
             case ChangeIsr():
                 operations = change_isr(PATHS, now, broker, wish)
+            case Replace():
+                operations = replace(PATHS, now, wish)
             case SetSync():
                 there = self.tree.ask(self.sessions[broker][0], Get(PATHS.sync_start))
                 assert isinstance(there, Znode)
@@ -110,7 +113,10 @@ class Both:
         if not (done or fresh):
             return  # It reads again, and asks again.
         marks = (self.model.sync_start, self.model.sync_end)
-        changed = self.model.apply(self.sessions[broker][1], wish)
+        if isinstance(wish, Replace):
+            changed = self.model.replace(wish)
+        else:
+            changed = self.model.apply(self.sessions[broker][1], wish)
         if isinstance(wish, SetSync):
             changed = done and marks != (self.model.sync_start, self.model.sync_end)
         assert changed or not done or isinstance(wish, SetSync), f"{wish}: the model refuses"
@@ -123,7 +129,9 @@ class Both:
         now = self.known.get(broker)
         if now is None:
             return
-        if now.original is None:
+        if now.original is None and now.isr_version % 3 == 2:
+            self.ask(broker, Replace(broker, now.isr_version, now.epoch))
+        elif now.original is None:
             self.ask(broker, Elect(now.epoch))
         else:
             isr = tuple(sorted({broker, BROKERS[now.isr_version % len(BROKERS)]}))
@@ -145,6 +153,7 @@ wishes = st.one_of(
     st.builds(Elect, epochs),
     st.builds(Elect, epochs),
     st.builds(Resign, epochs),
+    st.builds(Replace, st.sampled_from(BROKERS), st.integers(0, 3), epochs),
     st.builds(SetSync, st.integers(1, 9), st.none() | st.integers(1, 9), epochs, st.integers(1, 9)),
     st.tuples(st.sets(st.sampled_from(BROKERS), min_size=1), st.integers(0, 3), epochs),
 )
@@ -176,7 +185,7 @@ def run(both: Both, drawn: list[tuple[BrokerId, str, object]]) -> None:
             case _, (set() as members, int() as version, int() as epoch):
                 isr = tuple(sorted({*members, broker}))
                 both.ask(broker, ChangeIsr(isr, version, epoch))
-            case _, (Elect() | Resign() | SetSync()) as asked:
+            case _, (Elect() | Resign() | SetSync() | Replace()) as asked:
                 both.ask(broker, asked)
         assert both.view() == plain(both.model.view())
     model = both.model

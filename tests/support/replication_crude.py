@@ -52,6 +52,8 @@ class Have(msgspec.Struct, frozen=True, array_like=True, tag="have"):
 
 
 class CrudeReplica:
+    is_blank = False
+
     def __init__(
         self,
         me: BrokerId,

@@ -18,7 +18,7 @@ from orderwire.sim.replication_clients import ProducerSettings
 from orderwire.sim.replication_cluster import MakeReplica, WorldSettings
 from orderwire.sim.replication_run import Faults, Outcome, RunSettings, run_replication
 
-ALL_FAULTS = tuple(each for each in Faults.__struct_fields__ if each != "blackouts")
+ALL_FAULTS = tuple(each for each in Faults.__struct_fields__ if each not in ("blackouts", "ruins"))
 MORE_THAN_ONE = 0.45
 """How likely a kind of fault is in a run at all."""
 

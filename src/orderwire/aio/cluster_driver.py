@@ -26,6 +26,7 @@ from orderwire.broker.replication.effects import (
     Elect,
     Lock,
     Lose,
+    Replace,
     Resign,
     SetSync,
     Unlock,
@@ -229,6 +230,16 @@ class ZookeeperDriver:
             case SetSync():
                 lazily = not _by_zookeeper(topic)
                 self._zookeeper.carry_out(topic, index, effect, lazily=lazily)
+            case Replace(member):
+                view = self.view(topic, index)
+                _LOG.warning(
+                    "%s-%d: an unclean election: broker %d in the place of %s, who were in sync",
+                    topic.name,
+                    index,
+                    member,
+                    () if view is None else view.isr,
+                )
+                self._zookeeper.carry_out(topic, index, effect)
             case Elect() | Resign() | ChangeIsr() | Lose() | Lock() | Unlock():
                 self._zookeeper.carry_out(topic, index, effect)
             case _:

@@ -24,7 +24,7 @@ from orderwire.broker.partitions import Partition
 from orderwire.broker.replication import effects
 from orderwire.broker.replication.view import BrokerId
 from orderwire.broker.wire.batch import walk
-from orderwire.verify.replication import Elected, LogStart, Missing, Republished
+from orderwire.verify.replication import Elected, LogStart, Lost, Missing, Republished
 
 _LOG = logging.getLogger(__name__)
 SPOOL = "history"
@@ -98,6 +98,8 @@ class ClusterHistory:
         match event:
             case effects.Elected(epoch):
                 self._tell(topic, index, Elected(epoch, self._me))
+            case effects.LostRange(epoch, start, end, unclean):
+                self._tell(topic, index, Lost(epoch, self._me, start, end, unclean=unclean))
             case effects.Republished(_, new_offset, duplicate):
                 if not duplicate:
                     self._tell(topic, index, Republished(new_offset))

@@ -317,7 +317,8 @@ class ClusterHost:
     def _note(self, topic: Topic, index: int, event: Event) -> None:
         self.events[type(event).__name__] += 1
         if isinstance(event, LostRange):
-            level = logging.ERROR if event.end > event.start else logging.WARNING
+            certain = event.unclean or event.end > event.start
+            level = logging.ERROR if certain else logging.WARNING
             _LOG.log(level, "%s-%d: %s", topic.name, index, _lost(event))
         often = isinstance(event, _OFTEN)
         _LOG.log(logging.DEBUG if often else logging.INFO, "%s-%d: %s", topic.name, index, event)
@@ -444,7 +445,12 @@ class ClusterHost:
                     "original": None if view is None else view.original,
                     "isr": () if view is None else view.isr,
                     "lost": [
-                        {"epoch": loss.epoch, "from": loss.start, "to": loss.end}
+                        {
+                            "epoch": loss.epoch,
+                            "from": loss.start,
+                            "to": loss.end,
+                            "unclean": loss.unclean,
+                        }
                         for loss in (() if view is None else view.losses)
                     ],
                     "start_offset": partition.log.start_offset,
@@ -479,6 +485,12 @@ def _unanswered(done: Answered, replicas: Any, now: Any) -> None:
 
 
 def _lost(event: LostRange) -> str:
+    if event.unclean:
+        known = f"; committed were offsets below {event.end}" if event.end > event.start else ""
+        return (
+            f"an unclean election: who was in sync is gone, and what was committed from offset"
+            f" {event.start} on is lost but for what is here{known}; epoch {event.epoch} goes on"
+        )
     if event.end > event.start:
         return (
             f"offsets {event.start} … {event.end - 1} were committed and are lost: no replica in"

@@ -25,6 +25,7 @@ from orderwire.broker.coordination.partition import (
     elect,
     elected,
     lose,
+    replace,
     resign,
     seen,
     set_sync,
@@ -34,6 +35,7 @@ from orderwire.broker.replication.effects import (
     Elect,
     Lock,
     Lose,
+    Replace,
     Resign,
     SetSync,
     Unlock,
@@ -57,7 +59,9 @@ class Depose(msgspec.Struct, frozen=True):
     incarnation: str
 
 
-Coordinated: TypeAlias = Elect | Resign | ChangeIsr | SetSync | Lose | Lock | Unlock | Depose
+Coordinated: TypeAlias = (
+    Elect | Resign | ChangeIsr | SetSync | Lose | Replace | Lock | Unlock | Depose
+)
 
 
 class Seer(Protocol):
@@ -302,6 +306,9 @@ class FollowedPartition(Worker):
                 self._owed = self._view_due = True
                 self._sync_start = (-1, -1)
                 await self._change(lose(paths, now, self._me, effect))
+            case Replace():
+                self._owed = self._view_due = True
+                await self._change(replace(paths, now, effect))
             case SetSync():
                 if not await self._set_sync(now, effect):
                     self._view_due = True

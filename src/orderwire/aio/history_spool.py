@@ -13,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from orderwire.kernel.parsing import UNREADABLE
-from orderwire.verify.replication import Elected, LogStart, Missing, Republished
+from orderwire.verify.replication import Elected, LogStart, Lost, Missing, Republished
 
 _LENGTH_BYTES = 4
 _NEW = ".new"
@@ -28,7 +28,7 @@ class Advanced(msgspec.Struct, frozen=True, tag=True):
     end: int
 
 
-Told: TypeAlias = Elected | Republished | LogStart | Missing | Advanced
+Told: TypeAlias = Elected | Republished | LogStart | Lost | Missing | Advanced
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):

@@ -35,6 +35,11 @@ class Question(IntEnum):
     """Any replica: where the log begins."""
     HAND_OVER = 3
     """The original: give the partition up to who is preferred; answered once it has begun."""
+    EPOCH = 4
+    """Any replica: the epoch of its log's last batch, −1 where there is none; one that is blank,
+    and so is not elected, −3 less that."""
+    LOG_END = 5
+    """Any replica: one behind its log's last offset, committed or not."""
 
 
 Told: TypeAlias = Callable[[int | Refused], None]
@@ -111,7 +116,8 @@ class Cluster(Protocol):
         ...
 
     def carry_out(self, topic: Topic, index: int, effect: Effect) -> None:
-        """Do what a replica here asks for beyond this broker: Tell, Elect, ChangeIsr, Note, …"""
+        """Do what a replica here asks for beyond this broker: Tell, Elect, ChangeIsr, Note, …;
+        and Replace, of any partition."""
         ...
 
 

@@ -7,6 +7,7 @@ from orderwire.broker.cluster import Question, Told
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log import Refused
 from orderwire.broker.partitions import Partition
+from orderwire.broker.succession import standing
 from orderwire.kernel import NS_PER_MS, NS_PER_S, Instant
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class Questions:
                 done(partition.log.start_offset)
             case Question.HAND_OVER:
                 done(self.hand_over(partition, now) or 0)
+            case Question.EPOCH | Question.LOG_END:
+                done(standing(partition, question))
 
     def _assigned_end(self, partition: Partition) -> int | Refused:
         """Where the log ends, if nobody can have taken over from us without our knowing."""

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from orderwire.broker.node import Broker
 
 ELECTIONS_MAX = 100
-"""Requests that wait until one partition's preferred replica is original."""
+"""Requests that wait for one partition's original."""
 _TOO_EARLY = Refused(
     ErrorCode.NOT_ENOUGH_REPLICAS, "an earlier batch of this producer was refused: send it first"
 )
@@ -73,6 +73,8 @@ DoAside: TypeAlias = Callable[
     None,
 ]
 """Does a job in another thread, begun now, and then something with its result, in ours."""
+Fits: TypeAlias = Callable[[PartitionView], bool]
+"""Whether a view is what somebody waits for."""
 OpenReplica: TypeAlias = Callable[[ReplicaOf], Replica]
 """Opens (or makes) this broker's replica of one partition.  Raises StorageError."""
 
@@ -130,8 +132,8 @@ class Replicas:
         self._making = 0
         """Partitions of topics that are being made."""
         self._unready: dict[bytes, list[Callable[[], None]]] = {}
-        self._elections: dict[tuple[bytes, int], list[Done]] = {}
-        """Who waits until the preferred replica is original."""
+        self._elections: dict[tuple[bytes, int], list[tuple[Fits, Done]]] = {}
+        """Who waits until another is original."""
         self._later: list[Callable[[Instant], None]] = []
         self._depth = 0
         self.on_advance: Callable[[Partition, int], None] | None = None
@@ -400,20 +402,30 @@ class Replicas:
         partition = self.found(topic_id, index)
         if partition is not None and partition.replica is not None:
             self.have(partition, lambda it: it.viewed(view, now), now)
+            self._go_back(partition)
         self._begin_opening(topic_id, index, now)
         self._look_ready(topic_id)
-        waiting = self._elections.get((topic_id, index))
-        if waiting and view.original == view.preferred:
-            for done in self._elections.pop((topic_id, index)):
+        waiting = self._elections.pop((topic_id, index), [])
+        if left := [each for each in waiting if not each[0](view)]:
+            self._elections[topic_id, index] = left
+        for fits, done in waiting:
+            if fits(view):
                 done(None)
 
-    def when_preferred(self, topic: Topic, index: int, done: Done) -> None:
-        """Call back when the preferred replica is original."""
+    def _go_back(self, partition: Partition) -> None:
+        """Consumers read no further than before what was lost; who waits there is told."""
+        replica = partition.replica
+        if replica is not None and replica.high_watermark < partition.high_watermark:
+            partition.high_watermark = replica.high_watermark
+            self._broker.parked.look_again(partition.waiting)
+
+    def when(self, topic: Topic, index: int, fits: Fits, done: Done) -> None:
+        """Call back when a partition's next view is such a one."""
         waiting = self._elections.setdefault((topic.topic_id, index), [])
         if len(waiting) >= ELECTIONS_MAX:
             done(Refusal(ErrorCode.POLICY_VIOLATION, "too many wait for this election already"))
         else:
-            waiting.append(done)
+            waiting.append((fits, done))
 
     def session_in_doubt(self, in_doubt: bool) -> None:
         """Take nothing as original while another may be: it is refused in its epoch, not lost, but

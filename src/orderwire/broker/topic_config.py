@@ -261,8 +261,9 @@ TOPIC_KEYS: Mapping[str, ConfigKey] = {
             "unclean.leader.election.enable",
             ConfigType.BOOLEAN,
             "false",
-            "A replica outside the in-sync set is never elected.",
-            _one_of("false"),
+            "Whether a replica outside an in-sync set that is gone is elected without being asked"
+            " for: what it lacks is lost.",
+            _one_of("true", "false"),
         ),
     )
 }

@@ -1,5 +1,5 @@
-"""What a cluster's brokers do by themselves: make copies that are missing, and give partitions back
-to their preferred originals.
+"""What a cluster's brokers do by themselves: make copies that are missing, give partitions back to
+their preferred originals, and, where a topic allows it, go on without those that are gone.
 """
 
 from collections import Counter
@@ -10,6 +10,7 @@ import msgspec
 
 from orderwire.broker.partitions import Partition
 from orderwire.broker.replication.view import BrokerId
+from orderwire.broker.succession import put_in_place
 from orderwire.broker.topic_config import Refusal
 from orderwire.broker.topics import Topic
 from orderwire.kernel import NS_PER_S, Instant
@@ -24,6 +25,8 @@ PERIOD_NS = 5 * NS_PER_S
 """How often is looked, whatever is told."""
 HAND_OVERS_MAX = 20
 """Partitions that are given to their preferred originals at a time."""
+UNCLEAN_AFTER_NS = 10 * NS_PER_S
+"""So long a partition of a topic that allows unclean elections is without an original before."""
 
 
 class Upkeep:
@@ -37,6 +40,8 @@ class Upkeep:
         """Whether a change of a topic is under way."""
         self._elsewhere: dict[Partition, Instant] = {}
         """Since when we are original of what another should be, and could be."""
+        self._bereft: dict[tuple[bytes, int], Instant] = {}
+        """Since when nobody is original of what may be elected uncleanly."""
 
     def look_soon(self, now: Instant) -> None:
         """Something has changed: look when it has settled."""
@@ -55,6 +60,7 @@ class Upkeep:
         after_ns = self._broker.settings.preferred_after_ns
         self._look_at = Instant(now + min(PERIOD_NS, after_ns or PERIOD_NS))
         self._fill_up(now)
+        self._go_on_without(now)
         if after_ns:
             self._give_back(now, after_ns)
 
@@ -80,6 +86,34 @@ class Upkeep:
                 self._elsewhere[partition] = now  # should it stay, it is asked as much later
                 replicas.questions.hand_over(partition, now)
 
+    def _is_first(self) -> bool:
+        """Whether we are the first broker that lives, as far as we know."""
+        cluster = self._replicas.cluster
+        alive = [one.broker_id for one in cluster.brokers()]
+        return bool(alive) and alive[0] == self._replicas.me and cluster.is_sure()
+
+    def _go_on_without(self, now: Instant) -> None:
+        """Where a topic allows it, put another in the place of an in-sync set that is gone.
+
+        Whoever is in sync, lives and has what is committed is elected long before.
+        """
+        before, self._bereft = self._bereft, {}
+        if not self._is_first():
+            return
+        topics = self._broker.topics
+        for topic in topics:
+            if topics.config(topic, "unclean.leader.election.enable") != "true":
+                continue
+            for index in range(topic.partitions):
+                view = self._replicas.cluster.view(topic, index)
+                if view is None or view.original is not None:
+                    continue
+                key = (topic.topic_id, index)
+                since = self._bereft[key] = before.get(key, now)
+                if now - since >= UNCLEAN_AFTER_NS:
+                    self._bereft[key] = now
+                    put_in_place(self._broker, topic, index, lambda refusal: None)
+
     def _fill_up(self, now: Instant) -> None:
         """Give one topic the copies that it lacks.
 
@@ -88,11 +122,9 @@ class Upkeep:
         [S004:R8], and the others go on meanwhile.
         """
         replicas, topics = self._replicas, self._broker.topics
+        if self._changing or not self._is_first():
+            return
         alive = [one.broker_id for one in replicas.cluster.brokers()]
-        if self._changing or not alive or alive[0] != replicas.me:
-            return
-        if not replicas.cluster.is_sure():
-            return
         for topic in topics:
             filled = filled_up(topic, alive, topics)
             if filled is None:

@@ -259,12 +259,13 @@ def _lost(places: Mapping[tuple[str, int], Mapping[int, Mapping[str, Any]]]) -> 
     found: list[str] = []
     for (topic, index), said in sorted(places.items()):
         newest = max(said.values(), key=lambda one: one.get("epoch", -1))
-        found += [
-            f"{topic}-{index}: lost offsets {loss['from']} … {loss['to'] - 1}, told in epoch"
-            f" {loss['epoch']}"
-            for loss in newest.get("lost", ())
-            if loss["to"] > loss["from"]
-        ]
+        for loss in newest.get("lost", ()):
+            said_of = f"lost offsets {loss['from']} … {loss['to'] - 1}, told in epoch"
+            if loss.get("unclean"):
+                said_of = f"lost is what was committed from offset {loss['from']} on and nobody has"
+                said_of += ", by an unclean election, told in epoch"
+            if loss.get("unclean") or loss["to"] > loss["from"]:
+                found.append(f"{topic}-{index}: {said_of} {loss['epoch']}")
     return found
 
 

@@ -38,7 +38,9 @@ class Broker:
         self.power_failed = False
         self.lacks = False
         """Whether its disk may have lost what is committed: nobody waits for it, and the power has
-        failed.  Until its replica is sure that it has everything again."""
+        failed, or it is another disk.  Until its replica is sure that it has everything again."""
+        self.held_back = False
+        """Whether it is not started for now."""
         self.high_watermark = 0
         """As the world was told."""
 

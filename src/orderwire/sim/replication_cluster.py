@@ -207,6 +207,7 @@ class Cluster:
                 start,
                 end,
                 tuple(sorted(held, key=lambda each: each.first)),
+                event.unclean,
             )
         )
         self.lost(start)
@@ -264,7 +265,7 @@ class Cluster:
         if changed and isinstance(operation, asked.Lose):
             self._lost(broker, operation)
         if changed:
-            self._tell_all()
+            self.tell_all()
         elif isinstance(operation, asked.Elect | asked.Resign | asked.ChangeIsr | asked.Lose):
             self.offer("read", who)
         if isinstance(operation, asked.SetSync):
@@ -279,7 +280,8 @@ class Cluster:
         if len(znodes.locks) > locks and znodes.original is not None:
             self.offer("locked", znodes.original)
 
-    def _tell_all(self) -> None:
+    def tell_all(self) -> None:
+        """Everybody's watch fires."""
         for broker in self.brokers:
             if broker.up and broker.session is not None:
                 self.offer("read", broker.number)
@@ -305,7 +307,10 @@ class Cluster:
         is_first = broker.replica is not None and broker.replica.view is None
         self.call(who, lambda replica, now: replica.viewed(view, now))
         if is_first and broker.replica is not None:
-            self._advanced(broker, broker.replica.high_watermark)
+            if view.losses == self.znodes.losses:
+                self._advanced(broker, broker.replica.high_watermark)
+            else:  # that was committed, and is lost: it will hear of it
+                broker.high_watermark = broker.replica.high_watermark
             for other in self.brokers:
                 if pair_of(who, other.number) in self.open:
                     self._offer_up(who, other.number)
@@ -339,7 +344,7 @@ class Cluster:
 
     def _end_session(self, session: Session) -> None:
         if self.znodes.end_session(session):
-            self._tell_all()
+            self.tell_all()
 
     def _session_end(self, _: int, session: int) -> None:
         """The session of a process that is gone."""
@@ -484,7 +489,7 @@ class Cluster:
             self.on_deadline(broker.number, broker.replica.next_deadline())
 
     def _start(self, who: int, _: int) -> None:
-        if not self.brokers[who].up:
+        if not self.brokers[who].up and not self.brokers[who].held_back:
             self.start(who)
 
     def crash(self, who: int, power: Random | None = None) -> None:
@@ -518,7 +523,7 @@ class Cluster:
         if power is not None:
             broker.storage = broker.storage.after_crash(power)
             broker.power_failed = True
-            broker.lacks = self.settings.flush is Flush.NONE
+            broker.lacks = broker.lacks or self.settings.flush is Flush.NONE
         self.offer("start", broker.number)
 
     def wake(self, who: int) -> None:

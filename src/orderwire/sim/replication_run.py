@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from orderwire.broker.replication.effects import Replace
 from orderwire.broker.replication.settings import ReplicationSettings
 from orderwire.broker.replication.view import BrokerId
 from orderwire.kernel import NS_PER_MS, NS_PER_S, NS_PER_US, Instant, stream
@@ -76,6 +77,8 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """Originals that give their office to another, the preferred one where there is one."""
     blackouts: int = 0
     """Power failures of all brokers at once: each disk keeps what it does."""
+    ruins: int = 0
+    """Times that the whole in-sync set is gone, and another replica is put in its place."""
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -266,6 +269,42 @@ class ReplicationRun:
     def _do_blackouts(self, _: Any) -> None:
         for broker in self.world.brokers:
             self.world.crash(broker.number, Random(self._fault.random()))
+
+    def _do_ruins(self, _: Any) -> None:
+        """Who is in sync ends: some get empty disks, others come back when it is too late."""
+        world, draw = self.world, self._fault
+        others = [each for each in world.brokers if each.number not in world.znodes.isr]
+        lives = any(not each.held_back for each in others)
+        for who in world.znodes.isr:
+            world.crash(who)
+            if draw.random() < 0.6 or not lives:
+                lives = True
+                world.replace_disk(who)
+            else:
+                world.hold_back(who)
+        self._at(world.now + draw.randint(20, 600) * NS_PER_MS, self._find_successor)
+
+    def _find_successor(self, _: Any) -> None:
+        world, draw = self.world, self._fault
+        wish = world.successor()
+        if wish is not None:
+            self._at(world.now + draw.randint(1, 60) * NS_PER_MS, self._put_in_place, wish)
+            return
+        original = world.znodes.original
+        if original is not None and world.brokers[original].session == world.znodes.owner:
+            self._let_all_start()
+        else:
+            self._at(world.now + 50 * NS_PER_MS, self._find_successor)
+
+    def _put_in_place(self, wish: Replace) -> None:
+        if self.world.put_in_place(wish):
+            self._let_all_start()
+        else:
+            self._find_successor(None)
+
+    def _let_all_start(self) -> None:
+        for broker in self.world.brokers:
+            self.world.let_start(broker.number)
 
     def _do_torn_crashes(self, _: Any) -> None:
         broker = self.world.brokers[self._who()]

@@ -8,7 +8,8 @@ come from a factory and keep the contract of `broker.replication.replica`.  [S00
 from collections.abc import Callable
 
 from orderwire.broker.log import Appended, Refused
-from orderwire.broker.log.faulty import PowerFailure
+from orderwire.broker.log.faulty import FaultyStorage, PowerFailure
+from orderwire.broker.replication.effects import Replace
 from orderwire.broker.replication.settings import ReplicationSettings
 from orderwire.broker.replication.view import BrokerId
 from orderwire.kernel import NS_PER_MS
@@ -200,6 +201,53 @@ class ReplicationWorld(Cluster):
         if original is not None and original != to:
             self.call(original, lambda replica, now: replica.hand_over(BrokerId(to), now))
 
+    # Ruins.
+
+    def replace_disk(self, who: int) -> None:
+        """A broker that is down gets an empty disk."""
+        broker = self.brokers[who]
+        assert not broker.up
+        broker.storage = FaultyStorage()
+        broker.power_failed = broker.lacks = True
+
+    def hold_back(self, who: int) -> None:
+        """A broker that is down stays down until `let_start`."""
+        self.brokers[who].held_back = True
+
+    def let_start(self, who: int) -> None:
+        """It may start again."""
+        broker = self.brokers[who]
+        if broker.held_back:
+            broker.held_back = False
+            self.offer("start", who)
+
+    def successor(self) -> Replace | None:
+        """Who should be put in the place of an in-sync set that is gone, as an operator's broker
+        finds out: of those that live, whose log is the latest; None: somebody in sync is, or can be
+        elected, or nobody lives.
+        """
+        znodes = self.znodes
+        best: tuple[tuple[int, int], BrokerId] | None = None
+        for broker in self.brokers:
+            replica = broker.replica
+            if replica is None or replica.view is None or broker.session not in znodes.sessions:
+                continue
+            if broker.number in znodes.isr and not replica.is_blank:
+                return None
+            log = replica.log.epochs.latest, replica.log.end_offset
+            if best is None or log > best[0]:
+                best = log, broker.number
+        if best is None or znodes.original is not None:
+            return None
+        return Replace(best[1], znodes.version, znodes.epoch)
+
+    def put_in_place(self, wish: Replace) -> bool:
+        """Do that, unless something has changed."""
+        done = self.znodes.replace(wish)
+        if done:
+            self.tell_all()
+        return done
+
     # What can be seen from outside.
 
     def look(self, *, acks_one_lost: bool = False) -> None:
@@ -208,12 +256,16 @@ class ReplicationWorld(Cluster):
         found: set[str] = set()
         for broker in self.brokers:
             found.update(messages_on(broker.storage))
-            high = None if broker.replica is None else broker.replica.high_watermark
-            if broker.replica is not None and not broker.replica.status().get("doubtful"):
+            replica = broker.replica
+            high = None
+            # What it has noted of S counts once it has heard what was lost meanwhile.
+            if replica is not None and replica.view is not None:
+                high = replica.high_watermark if replica.view.losses == znodes.losses else None
+            if replica is not None and not (replica.is_blank or replica.status().get("doubtful")):
                 broker.lacks = False
             if broker.lacks and broker.replica is None:
                 continue  # half of a disk, until its log is recovered
-            in_sync = broker.number in znodes.isr and not broker.lacks
+            in_sync = broker.number in znodes.isr and not broker.lacks and not znodes.unclean
             self.on_event(told.Held(broker.number, in_sync, high, main_log(broker.storage)))
         self.on_event(told.OnDisk(frozenset(found), acks_one_lost or self.power_failed))
 

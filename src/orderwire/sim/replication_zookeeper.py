@@ -5,6 +5,7 @@ from orderwire.broker.replication.effects import (
     Elect,
     Lock,
     Lose,
+    Replace,
     Resign,
     SetSync,
     Unlock,
@@ -30,6 +31,8 @@ class PartitionZnodes:
         """Offset, epoch, round: as whoever writes it says."""
         self.sync_end = (0, -1, -1)
         self.losses: tuple[Loss, ...] = ()
+        self.unclean = False
+        """Whether the in-sync set was put in the place of one that is gone."""
         self.locks: dict[BrokerId, Session] = {}
         self.sessions: dict[Session, BrokerId] = {}
         self._session = 0
@@ -45,6 +48,7 @@ class PartitionZnodes:
             self.preferred,
             self.sync_start[0],
             self.losses,
+            self.unclean,
         )
 
     def begin_session(self, broker: BrokerId) -> Session:
@@ -60,6 +64,15 @@ class PartitionZnodes:
         if self.owner != session:
             return False
         self.original = self.owner = None
+        return True
+
+    def replace(self, wish: Replace) -> bool:
+        """Put one replica in the place of an in-sync set that is gone; whether it was done."""
+        same = (wish.version, wish.epoch) == (self.version, self.epoch)
+        if not same or self.original is not None:
+            return False
+        self.isr, self.unclean = (wish.member,), True
+        self.version += 1
         return True
 
     def least_sync(self) -> int:
@@ -103,10 +116,12 @@ class PartitionZnodes:
                     self.sync_start = (start, epoch, number)
                 if end is not None and end >= least:
                     self.sync_end = (end, epoch, number)
-            case Lose(epoch, start, end):
+            case Lose(epoch, start, end, unclean):
                 if self.owner != session or epoch != self.epoch:
                     return False
-                self.losses = with_loss(self.losses, Loss(epoch, start, end))
+                self.losses = with_loss(self.losses, Loss(epoch, start, end, unclean))
+                self.unclean = False
+                self.version += 1
                 self.sync_start = self.sync_end = (start, epoch, 0)
                 return True
             case Lock():

@@ -138,7 +138,8 @@ class LogStart(msgspec.Struct, frozen=True, tag=True, gc=False):
 class Lost(msgspec.Struct, frozen=True, tag=True, gc=False):
     """An original has it written down that nobody in sync has what is committed from `start` on.
 
-    The one way in which S may go back: power failures of all, where nobody waits for a disk."""
+    The one way in which S may go back: power failures of all, where nobody waits for a disk, and an
+    original that is put in the place of those that had it."""
 
     epoch: int
     broker: int
@@ -147,6 +148,9 @@ class Lost(msgspec.Struct, frozen=True, tag=True, gc=False):
     """S as far as anybody knew."""
     held: tuple[Batch, ...] = ()
     """What in-sync replicas hold from there on."""
+    unclean: bool = False
+    """Somebody wanted it: who was in sync is gone for ever, and the original cannot know whether
+    what it has from there on was ever committed."""
 
 
 class WentBack(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -287,7 +291,9 @@ class Judge:
             case WentBack(broker, life, high_watermark, empty):
                 self._unaware.pop(broker, None)
                 lost = self._lost_from
-                if lost is None or (self._high[broker, life] < lost and not empty):
+                # A life that has told of nothing yet takes nothing back.
+                before = self._high.get((broker, life))
+                if lost is None or (before is not None and before < lost and not empty):
                     self._say(
                         "I6",
                         f"the high watermark of {broker} went back to {high_watermark}, and lost"
@@ -310,6 +316,8 @@ class Judge:
         """[I6] What nobody in sync has is not committed any more, nor acknowledged."""
         start = max(event.start, 0)
         for batch in event.held:
+            if event.unclean:
+                break
             if batch.first == start and self.truth.get(start) == batch:
                 self._say("I6", f"{batch} is told to be lost, and an in-sync replica has it")
         self._lost_from = min(start, start if self._lost_from is None else self._lost_from)

@@ -29,6 +29,7 @@ from orderwire.verify.replication import (
     Event,
     Held,
     LogStart,
+    Lost,
     Missing,
     OnDisk,
     Republished,
@@ -36,6 +37,7 @@ from orderwire.verify.replication import (
     RoundEnd,
     Settled,
     TookLower,
+    WentBack,
 )
 from orderwire.verify.replication_merge import Noted, merged
 
@@ -68,6 +70,13 @@ _COLUMNS: Mapping[type, Mapping[str, str]] = {
     TookLower: {"broker": "broker", "epoch": "epoch", "known": "known_epoch"},
     Republished: {"new_offset": "start"},
     LogStart: {"offset": "start"},
+    Lost: {"epoch": "epoch", "broker": "broker", "start": "start", "end": "end", "unclean": "flag"},
+    WentBack: {
+        "broker": "broker",
+        "life": "life",
+        "high_watermark": "high_watermark",
+        "empty": "flag",
+    },
     Missing: {"what": "who", "rows": "end"},
     Settled: {"in_sync": "members", "replicas": "replicas", "acks_one_lost": "flag"},
 }

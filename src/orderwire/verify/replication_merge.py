@@ -3,6 +3,9 @@
 No order holds over all of them but what causes what: messages are requested before they are
 committed, and committed before anybody is told.  So the events go by phases, as what is committed
 is known at the end only; in a phase each writer's stay in their order.
+
+Where S went back, two histories follow each other behind that offset, and nobody tells which writer
+was in which.  What lies behind is left out, and missing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +22,7 @@ from orderwire.verify.replication import (
     Event,
     Held,
     LogStart,
+    Lost,
     Missing,
     OnDisk,
     Republished,
@@ -71,10 +75,18 @@ def merged(
     """Put `own`, the history of those who have no writer's name, and what writers noted together.
 
     Where something is missing, a `Missing` says so: batches that nobody told of, elections, what
-    clients did.
+    clients did, what lies behind a loss.
     """
-    events: list[Event] = [*holes, *own]
     told = [(each.time_ns, each.event) for noted in written.values() for each in noted]
+    losses = [event for _, event in told if isinstance(event, Lost)]
+    told = [(at, event) for at, event in told if not isinstance(event, Lost)]
+    losses = [event for event in losses if event.unclean or event.end > event.start]
+    if losses:
+        start = min(event.start for event in losses)
+        told = [(at, kept) for at, event in told if (kept := _before(event, start)) is not None]
+        own = [kept for event in own if (kept := _before(event, start)) is not None]
+        holes = [*holes, Missing(f"what lies behind offset {start}, from where on S went back", 0)]
+    events: list[Event] = [*holes, *own]
     commits = [event for _, event in told if isinstance(event, Committed)]
     runs = _runs(commits)
     for _, event in sorted(told, key=lambda each: each[0]):
@@ -88,6 +100,33 @@ def merged(
     )
     events += _lacking(events, runs)
     return sorted(events, key=lambda event: _PHASES[type(event)])
+
+
+def _before(event: Event, start: int) -> Event | None:
+    """What an event tells of before this offset; None: nothing."""
+    match event:
+        case Lost():
+            return None
+        case Acknowledged():
+            return event if event.base_offset < start else None
+        case Delivered():
+            return event if event.next_position <= start else None
+        case RoundEnd():
+            return event if event.start <= start else None
+        case LogStart():
+            return event if event.offset <= start else None
+        case Republished():
+            return event if event.new_offset < start else None
+        case Committed():
+            kept = tuple(batch for batch in event.batches if batch.last < start)
+            begin, end = min(event.start, start), min(event.high_watermark, start)
+            return msgspec.structs.replace(event, start=begin, high_watermark=end, batches=kept)
+        case Held():
+            kept = tuple(batch for batch in event.batches if batch.last < start)
+            high = event.high_watermark
+            high = None if high is None else min(high, start)
+            return msgspec.structs.replace(event, high_watermark=high, batches=kept)
+    return event
 
 
 def _runs(commits: Sequence[Committed]) -> list[_Run]:

@@ -26,7 +26,15 @@ from orderwire.broker.node import Broker
 from orderwire.broker.partitions import Partition
 from orderwire.broker.questions import ASK_AGAIN_NS
 from orderwire.broker.replicas import DoAside, ReplicaOf
-from orderwire.broker.replication.effects import Advance, Answer, Effect, Effects, Note, Recovered
+from orderwire.broker.replication.effects import (
+    Advance,
+    Answer,
+    Effect,
+    Effects,
+    Note,
+    Recovered,
+    Replace,
+)
 from orderwire.broker.replication.settings import ReplicationSettings
 from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.broker.replies import Client, Outcome, Reply
@@ -34,6 +42,7 @@ from orderwire.broker.requests.produce_run import Run, produce_run
 from orderwire.broker.settings import BrokerSettings
 from orderwire.broker.topic_config import Refusal
 from orderwire.broker.topics import Topic, TopicSettings
+from orderwire.broker.upkeep import UNCLEAN_AFTER_NS
 from orderwire.broker.wire.apis import API_BY_KEY, ApiKey
 from orderwire.broker.wire.generated.create_partitions import (
     CreatePartitionsRequest,
@@ -78,7 +87,7 @@ from orderwire.broker.wire.generated.produce import (
     ProduceRequest,
     TopicProduceData,
 )
-from orderwire.kernel import NS_PER_MS, Instant, ms
+from orderwire.kernel import NS_PER_MS, NS_PER_S, Instant, ms
 
 ALL = (BrokerId(0), BrokerId(1), BrokerId(2))
 ID = bytes(range(1, 17))
@@ -100,6 +109,7 @@ class Puppet:
         self.records: list[bytearray] = []
         self.wishes = 0
         self.settings: ReplicationSettings | None = None
+        self.is_blank = False
         self.starts: list[int] = []
         """Log starts that the others were to be told."""
         self.given: list[BrokerId] = []
@@ -180,6 +190,7 @@ class Alone:
         self.asks: list[tuple[BrokerId, Question, int, int, Told]] = []
         self.sure = True
         self.is_read = True
+        self.replaced: list[Replace] = []
 
     def is_sure(self) -> bool:
         return self.sure
@@ -220,6 +231,9 @@ class Alone:
         return [one[0] for one in some]
 
     def carry_out(self, topic: Topic, index: int, effect: Effect) -> None:
+        if isinstance(effect, Replace):
+            self.replaced.append(effect)
+            return
         assert isinstance(effect, Note), effect
 
 
@@ -1286,8 +1300,8 @@ def test_an_election_that_cannot_be_held_is_refused() -> None:
     away = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert held(elect(world, 0, 5)[1]) == [(0, away), (5, unknown)]
-    unclean = decode(ApiKey.ELECT_LEADERS, 2, elect(world, 0, kind=1)[1])
-    assert unclean.error_code == ErrorCode.INVALID_REQUEST
+    unknown_kind = decode(ApiKey.ELECT_LEADERS, 2, elect(world, 0, kind=2)[1])
+    assert unknown_kind.error_code == ErrorCode.INVALID_REQUEST
     world.cluster.of = msgspec.structs.replace(view, isr=ALL)
     token, _ = elect(world, 0)
     world.cluster.answer(Question.HAND_OVER, Refused(away, "not reached"))
@@ -1296,3 +1310,137 @@ def test_an_election_that_cannot_be_held_is_refused() -> None:
     token, _ = elect(world, 0)
     world.wait(1_000 * NS_PER_MS)
     assert held(world.late[token]) == [(0, ErrorCode.REQUEST_TIMED_OUT)]
+
+
+def bereft(*isr: int) -> World:
+    """Nobody is original; we are not in sync, or blank."""
+    world = World(original=1)
+    members = tuple(BrokerId(each) for each in isr)
+    view = msgspec.structs.replace(world.cluster.of, original=None, isr=members)
+    world.cluster.of = world.replica.view = view
+    world.replica.is_blank = 0 in isr
+    return world
+
+
+def logs(world: World, broker: int, epoch: int | Refused, end: int | Refused) -> None:
+    """Answer what a broker was asked of its log."""
+    answers = {Question.EPOCH: epoch, Question.LOG_END: end}
+    asks, world.cluster.asks = world.cluster.asks, []
+    for to, question, index, value, done in asks:
+        if to == broker:
+            done(answers[question])
+        else:
+            world.cluster.asks.append((to, question, index, value, done))
+    world.take()
+
+
+def test_the_latest_log_takes_the_place_of_who_was_in_sync() -> None:
+    world = bereft(0, 2)
+    world.replica.fill(5)  # of epoch 3, copied since its disk was lost
+    world.cluster.alive = [BrokerId(0), BrokerId(1)]
+    token, done = elect(world, 0, kind=1)
+    assert done is Outcome.PARKED
+    assert not world.cluster.replaced, "not every one has said what it has"
+    logs(world, 1, 2, 9)
+    assert world.cluster.replaced == [Replace(BrokerId(0), 5, 3)], "epochs count before ends"
+    assert token not in world.late
+    assert world.broker.replicas is not None
+    view = msgspec.structs.replace(world.cluster.of, isr=ALL[:1], version=6)
+    world.broker.replicas.viewed(ID, 0, view, world.now)
+    world.take()
+    assert token not in world.late
+    view = msgspec.structs.replace(view, original=BrokerId(0), epoch=4)
+    world.broker.replicas.viewed(ID, 0, view, world.now)
+    world.take()
+    assert held(world.late[token]) == [(0, 0)]
+    world = bereft(2)
+    world.replica.fill(5)
+    world.cluster.alive = [BrokerId(0), BrokerId(1)]
+    elect(world, 0, kind=1)
+    logs(world, 1, 3, 6)
+    assert world.cluster.replaced == [Replace(BrokerId(1), 5, 3)]
+    world = bereft(2)
+    world.cluster.alive = [BrokerId(0), BrokerId(1)]
+    elect(world, 0, kind=1, everything=True)
+    logs(world, 1, Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "out of reach"), 0)
+    assert world.cluster.replaced == [Replace(BrokerId(0), 5, 3)], "who is silent is left out"
+
+
+def test_nobody_takes_the_place_of_who_may_have_everything() -> None:
+    world = World(original=1)
+    assert held(elect(world, 0, 5, kind=1)[1]) == [
+        (0, ErrorCode.ELECTION_NOT_NEEDED),
+        (5, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ]
+    assert held(elect(world, 0, kind=1, everything=True)[1]) == []
+    none = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    world = bereft(2)
+    world.cluster.alive = []
+    assert held(elect(world, 0, kind=1)[1]) == [(0, none)]
+    for epoch, error in (
+        (3, ErrorCode.ELECTION_NOT_NEEDED),
+        (-1, ErrorCode.ELECTION_NOT_NEEDED),
+        (Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "out of reach"), none),
+    ):
+        world = bereft(1)
+        world.cluster.alive = [BrokerId(0), BrokerId(1)]
+        token, _ = elect(world, 0, kind=1)
+        logs(world, 1, epoch, 9)
+        assert held(world.late[token]) == [(0, error)], epoch
+        assert not world.cluster.replaced
+    world = bereft(1)
+    world.cluster.alive = [BrokerId(0), BrokerId(1)]
+    elect(world, 0, kind=1)
+    logs(world, 1, -2, 0)
+    assert world.cluster.replaced, "it has lost its disk"
+
+
+@pytest.mark.parametrize("epoch", [-1, 3])
+def test_brokers_tell_which_log_they_have_and_whether_they_know_that_it_is_all(epoch: int) -> None:
+    world = World(original=1)
+    assert world.broker.replicas is not None
+    questions = world.broker.replicas.questions
+    if epoch == 3:
+        world.replica.fill(4)
+    found: list[int | Refused] = []
+    for blank in (False, True):
+        world.replica.is_blank = blank
+        for question in (Question.EPOCH, Question.LOG_END):
+            questions.answer(question, ID, 0, 0, found.append, world.now)
+    assert found == [epoch, 4 if epoch == 3 else 0, -3 - epoch, 4 if epoch == 3 else 0]
+    world.replica.view = None
+    questions.answer(Question.EPOCH, ID, 0, 0, found.append, world.now)
+    assert isinstance(found[-1], Refused), "before its first view it knows of no loss"
+
+
+@pytest.mark.parametrize("allowed", ["true", "false"])
+def test_a_topic_may_allow_it_without_anybody_asking(allowed: str) -> None:
+    world = bereft(2)
+    world.cluster.alive = [BrokerId(0)]
+    configs = {"orderwire.mode": "active-active", "unclean.leader.election.enable": allowed}
+    world.broker.topic_changed(Topic("t", ID, 1, configs, (ALL,)), world.now)
+    assert world.broker.replicas is not None
+    world.broker.replicas.upkeep.look_soon(world.now)
+    begun = world.now
+    wanted = [Replace(BrokerId(0), 5, 3)] if allowed == "true" else []
+    while world.now - begun < 2 * UNCLEAN_AFTER_NS:
+        world.wait(NS_PER_S)
+        if world.now - begun < UNCLEAN_AFTER_NS:
+            assert not world.cluster.replaced, "who is in sync may come back"
+    assert world.cluster.replaced[:1] == wanted
+    view = msgspec.structs.replace(world.cluster.of, original=BrokerId(0), epoch=4)
+    world.cluster.of = view
+    world.cluster.replaced.clear()
+    world.wait(2 * UNCLEAN_AFTER_NS)
+    world.wait(2 * UNCLEAN_AFTER_NS)
+    assert not world.cluster.replaced
+
+
+def test_consumers_read_no_further_than_a_loss_when_it_is_told() -> None:
+    world = World(original=1)
+    partition = world.partition
+    partition.high_watermark = 9
+    world.replica.high_watermark = 4
+    assert world.broker.replicas is not None
+    world.broker.replicas.viewed(ID, 0, world.cluster.of, world.now)
+    assert partition.high_watermark == 4

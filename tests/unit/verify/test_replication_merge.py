@@ -10,11 +10,14 @@ from replication_histories import history
 
 from orderwire.trace.replication_schema import HISTORY_KEY, history_schema
 from orderwire.verify.replication import (
+    Acknowledged,
     Batch,
     Committed,
+    Delivered,
     Elected,
     Event,
     LogStart,
+    Lost,
     Missing,
     Republished,
     Requested,
@@ -129,3 +132,38 @@ def test_a_history_of_version_1_reads_as_ever(tmp_path: Path) -> None:
     path = tmp_path / "h.parquet"
     pq.write_table(table.replace_schema_metadata({HISTORY_KEY: b"1"}), path)
     assert read_history_file(path) == table_of({KEY: events})
+
+
+def test_behind_a_loss_nothing_is_judged_and_before_it_everything() -> None:
+    """Nobody tells which of two histories a writer was in; there are two of them."""
+
+    def batch(at: int, epoch: int, message: str) -> Batch:
+        return Batch(at, at, epoch, at, (message,))
+
+    first, lost, new = batch(0, 0, "a"), batch(1, 0, "b"), batch(1, 1, "c")
+    own: list[Event] = [
+        Requested("p", ("a", "b", "c"), acks=-1),
+        Acknowledged(("a",), -1, 0),
+        Acknowledged(("b",), -1, 1),
+        Acknowledged(("c",), -1, 1),
+        Delivered("d", 0, 0, 2, 2, ((0, "a"), (1, "b"))),
+    ]
+    before: list[Event] = [Elected(0, 0), Committed(0, 1, 0, 2, (first, lost))]
+    after: list[Event] = [Elected(1, 1), Committed(1, 1, 0, 2, (first, new))]
+    told = Lost(1, 1, 1, 2, unclean=True)
+
+    def audit(*second: Event) -> HistoryReport:
+        writers = {"0/life": before, "1/life": list(second)}
+        noted = {
+            who: [(at, at, event) for at, event in enumerate(events)]
+            for who, events in writers.items()
+        }
+        return audit_table(joined(own, noted))
+
+    assert audit(*after).verdict is Verdict.INVALID
+    report = audit(after[0], told, after[1])
+    assert not [check.id for check in report.checks if check.verdict is Verdict.INVALID]
+    assert report.verdict is Verdict.UNKNOWN
+    assert any("offset 1" in said for each in report.partitions for said in each.missing)
+    other = Committed(1, 1, 0, 1, (batch(0, 1, "c"),))
+    assert audit(after[0], told, other).verdict is Verdict.INVALID, "before the loss"

@@ -59,11 +59,13 @@ class OriginalData(msgspec.Struct, frozen=True):
     epoch: int
 
 
-class IsrData(msgspec.Struct, frozen=True):
+class IsrData(msgspec.Struct, frozen=True, omit_defaults=True):
     """The in-sync set, and the epoch in which it was written."""
 
     epoch: int
     isr: tuple[BrokerId, ...]
+    unclean: bool = False
+    """Whether it was put in the place of one that is gone, and the loss is not told yet."""
 
 
 class TopicData(msgspec.Struct, frozen=True):

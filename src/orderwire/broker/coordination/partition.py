@@ -23,7 +23,7 @@ from orderwire.broker.coordination.layout import (
     encode_topic,
     topic_path,
 )
-from orderwire.broker.replication.effects import ChangeIsr, Lose, SetSync
+from orderwire.broker.replication.effects import ChangeIsr, Lose, Replace, SetSync
 from orderwire.broker.replication.view import BrokerId, Loss, PartitionView, with_loss
 from orderwire.broker.topics import Topic
 
@@ -43,6 +43,8 @@ class Seen(msgspec.Struct, frozen=True):
     losses: tuple[Loss, ...] = ()
     lost_version: int = -1
     """Of the znode that holds them; −1: there is none."""
+    unclean: bool = False
+    """Whether the in-sync set was put in the place of one that is gone."""
 
     def view(self, replicas: tuple[int, ...]) -> PartitionView:
         """Return it as the replicas are told."""
@@ -58,6 +60,7 @@ class Seen(msgspec.Struct, frozen=True):
             preferred,
             self.sync_start,
             self.losses,
+            self.unclean,
         )
 
 
@@ -87,7 +90,18 @@ def seen(
     if lost is not None:
         losses = decode(LostData, paths.lost, lost.data).losses
     version = -1 if lost is None else lost.version
-    return Seen(number, epoch.version, who, owner, members.isr, isr.version, start, losses, version)
+    return Seen(
+        number,
+        epoch.version,
+        who,
+        owner,
+        members.isr,
+        isr.version,
+        start,
+        losses,
+        version,
+        members.unclean,
+    )
 
 
 def elect(
@@ -144,10 +158,23 @@ def change_isr(
     if now.epoch != wish.epoch or now.original is None or now.original.id != me:
         return None
     assert me in wish.isr, f"broker {me} is original and leaves itself out of {wish.isr}"
+    data = IsrData(wish.epoch, tuple(sorted(wish.isr)), now.unclean)
     return (
         Check(paths.epoch, now.epoch_version),
         Check(paths.original),
-        Set(paths.isr, encode(IsrData(wish.epoch, tuple(sorted(wish.isr)))), wish.version),
+        Set(paths.isr, encode(data), wish.version),
+    )
+
+
+def replace(paths: PartitionPaths, now: Seen, wish: Replace) -> tuple[Operation, ...] | None:
+    """Put one replica in the place of an in-sync set that is gone; None when it is known that it
+    cannot be.  Whoever is elected meanwhile changes the epoch.  [S004:4.8]"""
+    if (now.epoch, now.isr_version) != (wish.epoch, wish.version) or now.original is not None:
+        return None
+    data = IsrData(wish.epoch, (wish.member,), True)
+    return (
+        Check(paths.epoch, now.epoch_version),
+        Set(paths.isr, encode(data), wish.version),
     )
 
 
@@ -178,7 +205,7 @@ def lose(
     takes `syncStart` back.  [S004:4.8]"""
     if now.epoch != wish.epoch or now.original is None or now.original.id != me:
         return None
-    losses = with_loss(now.losses, Loss(wish.epoch, wish.start, wish.end))
+    losses = with_loss(now.losses, Loss(wish.epoch, wish.start, wish.end, wish.unclean))
     data = encode(LostData(losses))
     written = now.lost_version >= 0
     mark = SyncMark(wish.start, wish.epoch, 0).encode()
@@ -188,7 +215,7 @@ def lose(
         Set(paths.lost, data, now.lost_version) if written else Create(paths.lost, data),
         Set(paths.sync_start, mark),
         Set(paths.sync_end, mark),
-        # The same again, so that everybody looks.
+        # The same again, so that everybody looks; what an unclean election lost is told now.
         Set(paths.isr, encode(IsrData(wish.epoch, now.isr)), now.isr_version),
     )
 

@@ -130,6 +130,11 @@ class ActiveActiveReplica:
         return self.original is not None and self.original.active
 
     @property
+    def is_blank(self) -> bool:
+        """Whether we do not know that we ever had what was committed."""
+        return self.files.kept.is_blank
+
+    @property
     def serves_fetch(self) -> bool:
         """Whether we are in sync, as far as we know.  [S004:4.7]"""
         return self.office.in_sync
@@ -152,7 +157,7 @@ class ActiveActiveReplica:
         self.out.extend(effects)
         if view.epoch > self.files.known_epoch:
             self._begin_epoch(view.epoch)
-        floor = self.office.floor(self.files.committed)
+        floor = self.office.floor(self.files.committed, self.log)
         if floor is not None:
             for header in self.files.go_back(floor, now):
                 self.out.note(Orphaned(header.base_offset, header.leader_epoch, header.count))

@@ -15,7 +15,7 @@ from orderwire.broker.log import (
 )
 from orderwire.broker.replication.active_active_messages import Held
 from orderwire.broker.replication.batch_store import StoreSync
-from orderwire.broker.replication.kept import Kept
+from orderwire.broker.replication.kept import Kept, behind_batch
 from orderwire.broker.replication.orphans import Orphans
 from orderwire.broker.replication.pending_journal import PendingJournal
 from orderwire.broker.replication.seal import Seal, make_seal, may_be_seal, read_seal
@@ -62,12 +62,9 @@ class ReplicaFiles:
         # An original refuses before this is full; members take what it has assigned.
         self.pending = PendingJournal(storage, 2 * settings.pending_bytes_max, log.end_offset)
         self.orphans = Orphans(storage)
-        self.committed = max(min(self.kept.high_watermark, log.end_offset), log.start_offset)
+        noted = min(self.kept.high_watermark, log.end_offset)
+        self.committed = behind_batch(log, max(noted, log.start_offset))
         """S + 1.  [R6]"""
-        first = next(log.batches(self.committed, self.committed + 1), None)
-        if first is not None and first.base_offset < self.committed:
-            # The log's start may lie inside a batch, S does not.
-            self.committed = first.last_offset + 1
         self.doubtful = not self._waits_for_disk and not log.recovery.clean
         """Where nobody waits for the disk, what was not closed may have lost something that is
         committed.  [S004:4.8]"""

@@ -30,6 +30,7 @@ from orderwire.broker.replication.effects import (
     Note,
     Tell,
 )
+from orderwire.broker.replication.kept import behind_batch
 from orderwire.broker.replication.lane import whole_batches
 from orderwire.broker.replication.lane_messages import (
     LaneBind,
@@ -89,8 +90,8 @@ class ActiveActiveLanes:
             waits_for_disk=settings.flush is not Flush.NONE,
         )
         last = self.store.last
-        hint = min(max(last.committed, self.store.kept.high_watermark), last.end_offset)
-        self.high_watermark = max(hint, log.start_offset)
+        hint = min(self.store.noted_committed, last.end_offset)
+        self.high_watermark = behind_batch(log, max(hint, log.start_offset))
         self.links: set[BrokerId] = set()
         self.office = Office(
             me, settings.round_timeout_ns, self.store.kept, self.links.__contains__
@@ -160,6 +161,11 @@ class ActiveActiveLanes:
         return self.is_open
 
     @property
+    def is_blank(self) -> bool:
+        """Whether we do not know that we ever had what was committed, or what our log is."""
+        return self.store.kept.is_blank or not self.store.last.whole
+
+    @property
     def serves_fetch(self) -> bool:
         """Whether consumers may read here.  [S004:4.7]"""
         return self.in_sync
@@ -177,8 +183,11 @@ class ActiveActiveLanes:
         said = office.viewed(view, now)
         if said is None:
             return []
+        if view.unclean and view.original is None and self.in_sync:
+            self.member.stop_fetching(now)
+            self.store.take_as_whole(each for each in view.replicas if each != self.me)
         effects = self._whole(said)
-        floor = office.floor(self.high_watermark)
+        floor = office.floor(self.high_watermark, self.log)
         if floor is not None:
             self._go_back(floor, now)
         fresh = view.epoch > self.known_epoch
@@ -212,8 +221,7 @@ class ActiveActiveLanes:
     @property
     def known_committed(self) -> int:
         """S + 1 as we have ever noted it; our log may have lost that since."""
-        store = self.store
-        return max(self.high_watermark, store.last.committed, store.kept.high_watermark)
+        return max(self.high_watermark, self.store.noted_committed)
 
     def _whole(self, effects: Effects) -> Effects:
         """Leave out an election that we should not win: we do not know what our log is."""

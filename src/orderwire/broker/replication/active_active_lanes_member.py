@@ -277,7 +277,7 @@ class LaneMember:
         elif message.last_epoch >= 0:
             last_epoch, end = log.epoch_end(message.last_epoch)
             if last_epoch < 0:  # all of our log is later; before it begins nothing counts
-                end = log.start_offset
+                end = log.first_base
             if end < offset or (last_epoch >= 0 and last_epoch != message.last_epoch):
                 return [*effects, Tell(source, LaneDiverged(epoch, last_epoch, end))]
         data = b""

@@ -293,7 +293,10 @@ class LaneOriginal:
         )
         told = True
         effects: Effects = []
-        if known > reach or doubtful:
+        unclean = self._replica.office.unclean
+        if unclean:  # our log behind S may be what others never had
+            reach = min(reach, self._replica.high_watermark)
+        if known > reach or doubtful or unclean:
             told, effects = self._replica.office.tell_loss(reach, known, now)
         view = self._replica.view
         if view is not None and view.losses:

@@ -328,9 +328,10 @@ class Rounds:
         All of the in-sync set have answered.  Where nobody waits for a disk and none of them can
         know what it had, more may be gone than anybody noted.  [S004:4.8]
         """
-        reach, known = running.reach(), self._known(running)
+        unclean = self.office.unclean  # then what we have behind S others may never have had
+        reach, known = running.start if unclean else running.reach(), self._known(running)
         doubtful = self.epoch > 0 and running.doubtful >= set(running.members)
-        if known <= reach and not doubtful:
+        if known <= reach and not doubtful and not unclean:
             return True
         told, effects = self.office.tell_loss(reach, known, now)
         self.out.extend(effects)
@@ -354,7 +355,7 @@ class Rounds:
         view = self.office.view
         assert view is not None
         outside = set(view.replicas) - set(view.isr) - self._reported
-        if not outside:
+        if not outside or (running.recovery and self.office.unclean):
             return True
         if running.holes_since is None:
             running.holes_since = now

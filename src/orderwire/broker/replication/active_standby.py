@@ -112,6 +112,11 @@ class ActiveStandby:
         return self._term is not None and self._recovery is None
 
     @property
+    def is_blank(self) -> bool:
+        """Whether we do not know that we ever had what was committed."""
+        return self._kept.is_blank
+
+    @property
     def serves_fetch(self) -> bool:
         """Whether consumers may read here."""
         return self._office.in_sync
@@ -156,7 +161,7 @@ class ActiveStandby:
         if answer is None:
             return []
         effects: Effects = []
-        floor = self._office.floor(self._own.high_watermark)
+        floor = self._office.floor(self._own.high_watermark, self.log)
         if floor is not None:
             self._own.go_back(floor, now)
         if self._term is not None and self._office.epoch != self._term.epoch:
@@ -188,7 +193,9 @@ class ActiveStandby:
         for effect in effects:
             if isinstance(effect, Elect) and effect.epoch < 0:
                 self._own.doubtful = False  # nothing was ever committed
-            if isinstance(effect, Elect) and self._own.doubtful and not self._called:
+            alone = self._office.view is not None and self._office.view.unclean
+            waits = self._own.doubtful and not self._called and not alone
+            if isinstance(effect, Elect) and waits:
                 due = Instant(now + self.settings.round_timeout_ns)
                 self._contend_at = self._contend_at or max(due, self._yield_until)
             else:
@@ -218,7 +225,7 @@ class ActiveStandby:
         self._following.end()
         others = [each for each in view.replicas if each != self.me]
         term = self._term = Term(epoch, self.log, self.settings, others, now, self._ended)
-        if Recovery.is_needed(self._own, view):
+        if self._office.unclean or Recovery.is_needed(self._own, view):
             timeout = self.settings.round_timeout_ns
             self._recovery = Recovery(epoch, self._own, self._office, timeout, now)
         effects: Effects = [Note(Elected(epoch))]

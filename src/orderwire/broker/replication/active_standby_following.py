@@ -11,7 +11,7 @@ from orderwire.broker.replication.active_standby_messages import (
     ToFollower,
 )
 from orderwire.broker.replication.effects import Advance, Effects, Note, Sync, Tell, Truncated
-from orderwire.broker.replication.kept import Kept
+from orderwire.broker.replication.kept import Kept, behind_batch
 from orderwire.broker.replication.view import BrokerId
 from orderwire.kernel import NS_PER_MS, NS_PER_S, Instant
 from orderwire.kernel.errors import RemoteProtocolError
@@ -28,7 +28,8 @@ class Own:
         self.kept = kept
         self.flush = flush
         self.waits_for_disk = flush is not Flush.NONE
-        self.high_watermark = max(min(kept.high_watermark, log.end_offset), log.start_offset)
+        noted = min(kept.high_watermark, log.end_offset)
+        self.high_watermark = behind_batch(log, max(noted, log.start_offset))
         """S + 1."""
         self.doubtful = flush is Flush.NONE and not log.recovery.clean
         """Where nobody waits for the disk, a log that was not closed may have lost its end: others

@@ -55,8 +55,10 @@ class Recovery:
                 return False, []
             self._until = Instant(now + self._timeout_ns)
             return False, office.change(tuple(sorted({office.me, *found})), now)
+        if office.unclean:  # our log behind S may be what others never had
+            end = own.high_watermark
         doubtful = own.doubtful and all(each.doubtful for each in found.values())
-        if highest <= end and not doubtful:
+        if highest <= end and not doubtful and not office.unclean:
             return True, []
         told, effects = office.tell_loss(end, highest, now)
         self._losing = not told

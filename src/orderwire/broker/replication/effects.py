@@ -83,6 +83,20 @@ class Lose(msgspec.Struct, frozen=True, gc=False):
     epoch: int
     start: int
     end: int
+    unclean: bool = False
+    """Whether we were put in the place of an in-sync set that is gone."""
+
+
+class Replace(msgspec.Struct, frozen=True, gc=False):
+    """Put one replica in the place of an in-sync set that is gone for ever: it is elected with what
+    it has.  Only if the epoch and the set's version are these, and nobody is original.  [S004:4.8]
+
+    No replica asks for this: an operator does, or a topic that allows it.
+    """
+
+    member: BrokerId
+    version: int
+    epoch: int
 
 
 class Lock(msgspec.Struct, frozen=True, gc=False):
@@ -190,6 +204,8 @@ class LostRange(msgspec.Struct, frozen=True, tag=True):
     epoch: int
     start: int
     end: int
+    unclean: bool = False
+    """Or those are gone for ever, and we were put in their place."""
 
 
 Event: TypeAlias = (
@@ -217,6 +233,7 @@ Effect: TypeAlias = (
     | ChangeIsr
     | SetSync
     | Lose
+    | Replace
     | Lock
     | Unlock
     | Note

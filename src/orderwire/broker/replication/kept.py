@@ -2,11 +2,18 @@
 
 import msgspec
 
-from orderwire.broker.log import LogDamaged, Storage
+from orderwire.broker.log import LogDamaged, PartitionLog, Storage
 from orderwire.broker.log.sealed import seal, unseal
 
 REPLICA = "replica"
 _NOTES = "replica-notes"
+
+
+def behind_batch(log: PartitionLog, offset: int) -> int:
+    """Where the next batch begins from this offset on: a log's start may lie inside of one, S does
+    not."""
+    first = next(log.batches(offset, offset + 1), None)
+    return offset if first is None or first.base_offset == offset else first.last_offset + 1
 
 
 class _ReplicaFile(msgspec.Struct, array_like=True):

@@ -1,9 +1,11 @@
 """What a replica with lanes has on its disk, and what it has of others' lanes in memory."""
 
+from collections.abc import Iterable
+
 from orderwire.broker.log import Appended, LogDamaged, PartitionLog, Storage, StorageError, SyncJob
 from orderwire.broker.log.storage import LogFile
 from orderwire.broker.replication.kept import Kept
-from orderwire.broker.replication.lane import Lane
+from orderwire.broker.replication.lane import STAY_BITS, Lane
 from orderwire.broker.replication.lane_copy import LaneCopy
 from orderwire.broker.replication.lane_cuts import CutHistory
 from orderwire.broker.replication.lane_messages import CutRecord, LaneCut, Stamp
@@ -11,6 +13,10 @@ from orderwire.broker.replication.lane_order import Placed
 from orderwire.broker.replication.view import BrokerId
 from orderwire.broker.wire.parts import Buffer
 from orderwire.kernel.errors import RemoteProtocolError
+
+STAYS_PASSED = 1 << 14
+"""No replica has been in sync so many times more often than another: a lane's positions go on
+behind."""
 
 
 class LaneSync:
@@ -83,6 +89,13 @@ class LaneStore:
     def last(self) -> CutRecord:
         """The cut that the main log is."""
         return self.cuts.last
+
+    @property
+    def noted_committed(self) -> int:
+        """S + 1 as files say; what a cut says that was made before the last loss is over."""
+        last, kept = self.last, self.kept
+        said = last.committed if last.epoch >= kept.lost_epoch else 0
+        return max(said, kept.high_watermark)
 
     def copy(self, broker: int) -> LaneCopy:
         """What we have of another's lane."""
@@ -168,6 +181,18 @@ class LaneStore:
         self.log.reset(offset, now_ms)
         self.cuts.reset(record)
         self._undone(record)
+
+    def take_as_whole(self, others: Iterable[BrokerId]) -> None:
+        """The log is all there is, though nobody here can say how much of each lane it has: nothing
+        more is ordered of what lanes have now, lest it be twice in the log.  Durable on return."""
+        last = self.last
+        if last.whole:
+            return
+        assert self.log.end_offset == last.end_offset
+        stay = (self.lane.end >> STAY_BITS) + STAYS_PASSED
+        ends = dict.fromkeys(others, stay << STAY_BITS) | {self.me: self.lane.end}
+        self.cuts.reset(CutRecord(-1, 0, last.end_offset, tuple(sorted(ends.items())), 0))
+        self._undone(self.last)
 
     def _undone(self, record: CutRecord) -> None:
         self._undone_times += 1

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from orderwire.broker.log import PartitionLog
 from orderwire.broker.replication.effects import (
     ChangeIsr,
     Effects,
@@ -57,6 +58,9 @@ class Office:
         """In this epoch it has had its time, or has just gone."""
         self._losing: tuple[Lose, Instant] | None = None
         """A loss that we want written down, and when we asked."""
+        self.unclean = False
+        """As original: we were put in the place of an in-sync set that is gone, so that what was
+        committed behind our S is lost.  [S004:4.8]"""
         self.leaving: Leaving | None = None
         """To whom we give our epoch up."""
 
@@ -85,7 +89,8 @@ class Office:
 
         A member that has lost its disk does not contend: what is committed would be gone with it.
         Whoever lets one in again has seen that it has everything; and before the first election
-        there is nothing to have.  [R7, S004:9.10]  Raises StorageError.
+        there is nothing to have.  Nor is there when it was put in the place of those that had.
+        [R7, S004:4.8, S004:9.10]  Raises StorageError.
         """
         old = self.view
         if old is not None and _age(view) < _age(old):
@@ -106,10 +111,10 @@ class Office:
         electing = self._electing
         if view.original == self.me and self.epoch is None:
             if electing is not None and view.epoch == electing + 1:
-                self.epoch = view.epoch
+                self.epoch, self.unclean = view.epoch, view.unclean
             else:  # of a session or a process that is gone
                 effects.append(Resign(view.epoch))
-        if view.epoch < 0 or self.me not in view.isr:
+        if view.epoch < 0 or self.me not in view.isr or view.unclean:
             self._kept.settle()
         if old is not None and old.original is not None and old.original == view.preferred:
             self._waited = max(self._waited, old.epoch)
@@ -146,11 +151,16 @@ class Office:
 
     # Losses.  [S004:4.8]
 
-    def floor(self, high_watermark: int) -> int | None:
-        """S + 1 after losses that are news to us; None: it stays.  Raises StorageError."""
+    def floor(self, high_watermark: int, log: PartitionLog) -> int | None:
+        """S + 1 after losses that are news to us; None: it stays.  Raises StorageError.
+
+        A log that has batches of an epoch follows an original of then, whatever we have noted: a
+        power failure may have taken the note.
+        """
         losses = () if self.view is None else self.view.losses
         kept = self._kept
-        new = [loss for loss in losses if loss.epoch > max(kept.lost_epoch, kept.moved_epoch)]
+        heard = max(kept.lost_epoch, kept.moved_epoch, log.epochs.latest)
+        new = [loss for loss in losses if loss.epoch > heard]
         if not new:
             if losses:
                 kept.lost_epoch = max(kept.lost_epoch, losses[-1].epoch)
@@ -171,8 +181,8 @@ class Office:
         for loss in () if self.view is None else self.view.losses:
             if loss.epoch == self.epoch and loss.start <= start and loss.end >= end:
                 self._losing = None
-                return True, [Note(LostRange(loss.epoch, loss.start, loss.end))]
-        wish = Lose(self.epoch, start, end)
+                return True, [Note(LostRange(loss.epoch, loss.start, loss.end, loss.unclean))]
+        wish = Lose(self.epoch, start, end, self.unclean)
         asked = self._losing
         if asked is not None and asked[0] == wish and now < asked[1] + self.retry_ns:
             return False, []

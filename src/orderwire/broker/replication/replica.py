@@ -45,6 +45,11 @@ class Replica(Protocol):
         ...
 
     @property
+    def is_blank(self) -> bool:
+        """Whether it may lack what is committed and so is not elected, in sync or not."""
+        ...
+
+    @property
     def serves_fetch(self) -> bool:
         """Whether consumers may read here: we are in the in-sync set, as far as we know.  [4.7]"""
         ...

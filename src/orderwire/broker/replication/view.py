@@ -17,6 +17,8 @@ class Loss(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """S + 1 since."""
     end: int
     """S + 1 before, as far as anybody knew; not above `start` where that tells of no loss."""
+    unclean: bool = False
+    """Whether somebody wanted it: who was in sync is gone, and another went on with what it had."""
 
 
 LOSSES_MAX = 32
@@ -28,12 +30,14 @@ def with_loss(losses: tuple[Loss, ...], new: Loss) -> tuple[Loss, ...]:
     found = list(losses)
     if found and found[-1].epoch == new.epoch:
         last = found.pop()
-        new = Loss(new.epoch, min(last.start, new.start), max(last.end, new.end))
+        unclean = last.unclean or new.unclean
+        new = Loss(new.epoch, min(last.start, new.start), max(last.end, new.end), unclean)
     found.append(new)
     if len(found) > LOSSES_MAX:
         first, second = found[:2]
         ends = max(first.end, second.end)
-        found[:2] = [Loss(second.epoch, min(first.start, second.start), ends)]
+        unclean = first.unclean or second.unclean
+        found[:2] = [Loss(second.epoch, min(first.start, second.start), ends, unclean)]
     return tuple(found)
 
 
@@ -56,3 +60,6 @@ class PartitionView(msgspec.Struct, frozen=True, gc=False):
     """S + 1 as last written; it may be older than true."""
     losses: tuple[Loss, ...] = ()
     """When S has gone back, oldest first."""
+    unclean: bool = False
+    """Whether the in-sync set was put in the place of one that is gone: who is in it becomes
+    original with what it has, and tells that the rest is lost; then no more.  [S004:4.8]"""

@@ -1,13 +1,18 @@
-"""ElectLeaders: let partitions' preferred replicas be their originals."""
+"""ElectLeaders: let partitions' preferred replicas be their originals, or go on without those that
+are gone for ever.
+"""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from orderwire.broker.cluster import Done, Question
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log import Refused
+from orderwire.broker.replication.view import PartitionView
 from orderwire.broker.replies import Outcome, Reply, Request, reply
 from orderwire.broker.requests.changes import Part, carried_out
 from orderwire.broker.requests.permission import Operation, may_cluster
+from orderwire.broker.succession import put_in_place
 from orderwire.broker.topic_config import Refusal
 from orderwire.broker.topics import Topic
 from orderwire.broker.wire.generated.elect_leaders import (
@@ -21,25 +26,29 @@ if TYPE_CHECKING:
     from orderwire.broker.node import Broker
 
 _PREFERRED = 0
+_UNCLEAN = 1
 
 
 def elect_leaders(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
     """Have originals give partitions to who is preferred; without a list, all that are elsewhere.
 
-    An election among replicas that are not in sync is never held.
+    An unclean election puts a replica in the place of an in-sync set that is gone; without a list,
+    in all partitions that have no original.
     """
     body = request.body
     if not may_cluster(broker, request, Operation.ALTER):
         error = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         return reply(request, ElectLeadersResponse(error_code=error))
-    if request.version >= 1 and body.election_type != _PREFERRED:
+    kind = body.election_type if request.version >= 1 else _PREFERRED
+    if kind not in (_PREFERRED, _UNCLEAN):
         error = ErrorCode.INVALID_REQUEST
         return reply(request, ElectLeadersResponse(error_code=error))
+    election = _election if kind == _PREFERRED else _unclean
     if body.topic_partitions is None:
         asked = [
             (topic.name, index) for topic in broker.topics for index in range(topic.partitions)
         ]
-        parts = [_election(broker, *each, now) for each in asked]
+        parts = [election(broker, *each, now) for each in asked]
         kept = [
             number
             for number, part in enumerate(parts)
@@ -48,7 +57,7 @@ def elect_leaders(broker: "Broker", request: Request, now: Instant) -> Reply | O
         asked, parts = [asked[number] for number in kept], [parts[number] for number in kept]
     else:
         asked = [(one.topic, index) for one in body.topic_partitions for index in one.partitions]
-        parts = [_election(broker, *each, now) for each in asked]
+        parts = [election(broker, *each, now) for each in asked]
 
     def respond(results: list[Refusal | None]) -> ElectLeadersResponse:
         found: dict[str, list[PartitionResult]] = {}
@@ -80,6 +89,21 @@ def _election(broker: "Broker", name: str, index: int, now: Instant) -> Part:
     return _Asking(broker, topic, index, now)
 
 
+def _unclean(broker: "Broker", name: str, index: int, now: Instant) -> Part:
+    topic = broker.topics.get(name)
+    if topic is None or not broker.exists(name, index):
+        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {name}-{index}")
+    replicas = broker.replicas
+    view = None if replicas is None else replicas.cluster.view(topic, index)
+    if replicas is None or (view is not None and view.original is not None):
+        return Refusal(ErrorCode.ELECTION_NOT_NEEDED, "somebody is original")
+    return partial(put_in_place, broker, topic, index)
+
+
+def _as_preferred(view: PartitionView) -> bool:
+    return view.original == view.preferred
+
+
 class _Asking:
     """One partition's original is asked, and waited for."""
 
@@ -100,7 +124,7 @@ class _Asking:
             if isinstance(result, Refused):
                 done(Refusal(result.error, result.message))
 
-        replicas.when_preferred(self._topic, self._index, done)
+        replicas.when(self._topic, self._index, _as_preferred, done)
         if original == replicas.me:
             partition = self._broker.partition(self._topic.name, self._index)
             assert partition is not None

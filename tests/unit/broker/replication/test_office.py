@@ -2,11 +2,11 @@
 
 import msgspec
 
-from orderwire.broker.log import MemoryStorage
-from orderwire.broker.replication.effects import Elect, Resign
+from orderwire.broker.log import LogConfig, MemoryStorage, PartitionLog
+from orderwire.broker.replication.effects import Elect, Lose, LostRange, Note, Resign
 from orderwire.broker.replication.kept import Kept
 from orderwire.broker.replication.office import PRECEDENCE_NS, Office
-from orderwire.broker.replication.view import BrokerId, PartitionView
+from orderwire.broker.replication.view import BrokerId, Loss, PartitionView
 from orderwire.kernel import NS_PER_S, Instant
 
 ME, FIRST, THIRD = BrokerId(1), BrokerId(0), BrokerId(2)
@@ -73,3 +73,35 @@ def test_an_original_leaves_to_a_member_that_is_reached_or_stays() -> None:
     assert me.leave(FIRST, NOW)
     assert me.resign() == [Resign(5)]
     assert me.leaving is None
+
+
+def test_who_is_put_in_the_place_of_others_is_elected_blank_and_tells_the_loss() -> None:
+    kept = Kept(MemoryStorage())
+    me = Office(ME, NS_PER_S, kept, set().__contains__)
+    assert me.viewed(view(), NOW) == [], "it has lost its disk"
+    alone = {"isr": (ME,), "version": 8, "unclean": True}
+    assert me.viewed(view(**alone), NOW) == [Elect(4)]
+    assert not kept.is_blank
+    me.viewed(view(5, ME, **alone), NOW)
+    assert me.unclean
+    assert me.tell_loss(3, 9, NOW) == (False, [Lose(5, 3, 9, True)])
+    losses = (Loss(5, 3, 9, True),)
+    me.viewed(view(5, ME, isr=(ME,), version=9, losses=losses), NOW)
+    assert me.unclean, "until its epoch is over"
+    assert me.tell_loss(3, 9, NOW) == (True, [Note(LostRange(5, 3, 9, True))])
+    me.lose()
+    me.viewed(view(5, isr=(ME,), version=9, losses=losses), NOW)
+    me.viewed(view(6, ME, isr=(ME,), version=9, losses=losses), NOW)
+    assert not me.unclean
+
+
+def test_a_log_that_is_of_a_later_epoch_has_taken_a_loss_into_account() -> None:
+    """A power failure took the note, and must not take what was made durable after it."""
+    log = PartitionLog.open(MemoryStorage(), LogConfig(), 0)
+    me = office(set())
+    me.viewed(view(losses=(Loss(3, 5, 9),)), NOW)
+    log.epochs.begin(3, 0)
+    assert me.floor(8, log) is None
+    me = office(set())
+    me.viewed(view(losses=(Loss(3, 5, 9), Loss(4, 6, 9))), NOW)
+    assert me.floor(8, log) == 6, "it has not heard of the later one"
