@@ -248,9 +248,8 @@ class Rounds:
             self._ask(running, *running.awaited)
         if woken and now >= running.deadline:
             running.deadline = Instant(now + self.settings.round_timeout_ns)
-            late = set(running.awaited) - {self.office.me}
             self.original.late(running.end)
-            self._remove(late, "its round took too long", now)
+            self._remove(set(running.awaited) - {self.office.me}, "its round took too long", now)
 
     def closed(self, source: BrokerId, message: Closed, now: Instant) -> None:
         """A member has promised.  [R3]"""
