@@ -44,6 +44,8 @@ class LaneMember:
         self._source: BrokerId | None = None
         """From whom the log is being copied."""
         self._asked_until: Instant | None = None
+        self._asked_from = -1
+        """Where our log ended when we last asked for what follows."""
         self._again_at: Instant | None = None
         """When to ask the original again, should we still be out of sync."""
 
@@ -232,6 +234,7 @@ class LaneMember:
         self._asked_until = Instant(now + self._timeout // 2)
         self._again_at = Instant(now + self._timeout)
         log = self._store.log
+        self._asked_from = log.end_offset
         message = LaneFetch(self._replica.known_epoch, log.end_offset, log.epochs.latest)
         return [Tell(source, message)]
 
@@ -335,6 +338,8 @@ class LaneMember:
         if inside or end < message.offset <= message.log_start:
             store.reset(message.offset, now_ms)
         if message.offset != store.log.end_offset:
+            if self._asked_until is not None and self._asked_from == store.log.end_offset:
+                return effects  # asked for twice: what follows is on its way, once is enough
             return effects + self.fetch(source, now)
         if message.data:
             store.copy_in(message.data, now_ms)

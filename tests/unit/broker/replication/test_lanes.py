@@ -450,6 +450,30 @@ def test_a_replica_far_behind_copies_the_log(side: Side) -> None:
     assert side.znodes.isr == (0, 1, 2)
 
 
+def test_what_was_asked_for_twice_is_copied_once() -> None:
+    """Over a slow link answers come late: each that is there twice would ask for the next twice."""
+    side = Side(message_bytes_max=1)
+    side.settle()
+    side.crash(2)
+    for _ in range(20):
+        side.produce(1, batch("x" * 50))
+        side.settle(NS_PER_S)
+    late = {(side.original(), 2)}
+    side.held = late
+    side.start(2)
+    side.held = late
+    asked = 0
+    while asked < 5:
+        side.settle(NS_PER_S)
+        asked = sum(isinstance(message, LaneFetch) for *_, message in side.told)
+    side.held = set()
+    side.settle(NS_PER_S)
+    assert len(whole(side)) == 20
+    assert side.znodes.isr == (0, 1, 2)
+    total = sum(isinstance(message, LaneFetch) for *_, message in side.told)
+    assert total <= asked + 20
+
+
 def test_a_replica_behind_the_start_of_the_log_begins_there(side: Side) -> None:
     side.produce(1, batch("x", 4))
     side.settle()
