@@ -25,8 +25,10 @@ _QUESTIONS = (Question.EPOCH, Question.LOG_END)
 _NOT_OPEN = Refused(ErrorCode.REPLICA_NOT_AVAILABLE, "this broker's replica is not open")
 
 
-def put_in_place(broker: "Broker", topic: Topic, index: int, done: Done) -> None:
-    """Find a successor and put it in place; done when somebody is original.
+def put_in_place(
+    broker: "Broker", topic: Topic, index: int, done: Done, *, waits: bool = True
+) -> None:
+    """Find a successor and put it in place; done when somebody is original, if it `waits`.
 
     Refused when somebody is, or can be elected as usual, and when nobody lives who could.
     """
@@ -40,7 +42,7 @@ def put_in_place(broker: "Broker", topic: Topic, index: int, done: Done) -> None
     if view is None or not candidates:
         done(_nobody(topic, index, "none of its replicas' brokers lives"))
         return
-    _Search(replicas, topic, index, view, candidates, done).begin()
+    _Search(replicas, topic, index, view, candidates, done, waits=waits).begin()
 
 
 def standing(partition: Partition, question: Question) -> int | Refused:
@@ -66,6 +68,8 @@ class _Search:
         view: PartitionView,
         candidates: list[BrokerId],
         done: Done,
+        *,
+        waits: bool,
     ) -> None:
         self._replicas = replicas
         self._topic = topic
@@ -74,6 +78,7 @@ class _Search:
         """As it was before anybody was asked: should it change, nothing is done."""
         self._candidates = candidates
         self._done = done
+        self._waits = waits
         self._told: dict[tuple[BrokerId, Question], int | Refused] = {}
 
     def begin(self) -> None:
@@ -113,7 +118,8 @@ class _Search:
         if best is None:
             self._done(_nobody(topic, index, "no replica is open"))
             return
-        self._replicas.when(topic, index, _has_original, self._done)
+        if self._waits:
+            self._replicas.when(topic, index, _has_original, self._done)
         wish = Replace(best[1], view.version, view.epoch)
         self._replicas.cluster.carry_out(topic, index, wish)
 

@@ -112,7 +112,7 @@ class Upkeep:
                 since = self._bereft[key] = before.get(key, now)
                 if now - since >= UNCLEAN_AFTER_NS:
                     self._bereft[key] = now
-                    put_in_place(self._broker, topic, index, lambda refusal: None)
+                    put_in_place(self._broker, topic, index, _later, waits=False)
 
     def _fill_up(self, now: Instant) -> None:
         """Give one topic the copies that it lacks.
@@ -138,6 +138,10 @@ class Upkeep:
 
             replicas.cluster.change(filled, done)
             return
+
+
+def _later(refusal: Refusal | None) -> None:
+    """What cannot be done now may be at the next look."""
 
 
 def filled_up(topic: Topic, alive: Sequence[BrokerId], topics: Iterable[Topic]) -> Topic | None:
