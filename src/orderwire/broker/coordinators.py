@@ -159,7 +159,7 @@ def kept_by_all(
         waits = at.hold(held) or waits
     if not waits:
         return held.good()
-    broker.parked.park(held, Instant(now + broker.settings.produce_wait_ns))
+    broker.parked.park(held, Instant(now + broker.settings.commit_wait_ns))
     return Outcome.PENDING
 
 

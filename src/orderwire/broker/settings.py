@@ -35,9 +35,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     back; 0: only when somebody asks for it."""
     group_partitions: int = 4
     """In a cluster: partitions of the internal topic, each kept by one coordinator."""
-    produce_wait_ns: int = 30 * NS_PER_S
-    """In a cluster: how long a produce request waits for replicas when it was not read what its
-    client allows."""
+    commit_wait_ns: int = 30 * NS_PER_S
+    """In a cluster: how long what changes a group waits to be kept."""
     produce_wait_max_ns: int = 300 * NS_PER_S
     """Longest a produce request waits for replicas, whatever the client allows."""
     redirect_ns: int = 300 * NS_PER_S

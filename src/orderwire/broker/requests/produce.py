@@ -20,6 +20,7 @@ from orderwire.broker.requests.permission import (
 from orderwire.broker.requests.produce_waiting import (
     ProduceWaiting,
     SingleWaiting,
+    answer_by,
     produced,
     refused_single,
 )
@@ -96,8 +97,7 @@ def produce(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome
         return Outcome.NOTHING
     if waiting.missing:
         waiting.complete = True
-        wait_ns = min(max(body.timeout_ms, 1) * NS_PER_MS, broker.settings.produce_wait_max_ns)
-        broker.parked.park(waiting, Instant(now + wait_ns))
+        broker.parked.park(waiting, answer_by(broker, body.timeout_ms, now))
         return Outcome.PENDING
     if broker.replicas is not None:
         return waiting.reply()
@@ -159,7 +159,7 @@ def produce_single(
     found = None if at is None else read_single_produce(data, at, version)
     if found is None:
         return None
-    acks, named, index, records = found
+    acks, timeout_ms, named, index, records = found
     topic = bytes(named)
     if version >= BY_ID_FROM:
         by_id = broker.topics.by_id(topic)
@@ -184,7 +184,7 @@ def produce_single(
         if waiting.done is not None:
             return waiting.done
         waiting.parked = True
-        broker.parked.park(waiting, Instant(now + broker.settings.produce_wait_ns))
+        broker.parked.park(waiting, answer_by(broker, timeout_ms, now))
         return Outcome.PENDING
     try:
         done = partition.log.append(records, LEADER_EPOCH, now // NS_PER_MS)

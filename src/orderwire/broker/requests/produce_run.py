@@ -10,7 +10,7 @@ from orderwire.broker.log import Admitted, Batch, ProducerBatch, Sequenced, Stor
 from orderwire.broker.partitions import LEADER_EPOCH, Partition
 from orderwire.broker.replies import Client, Reply
 from orderwire.broker.requests.permission import Operation, ResourceType, may
-from orderwire.broker.requests.produce_waiting import RunWaiting
+from orderwire.broker.requests.produce_waiting import RunWaiting, answer_by
 from orderwire.broker.wire.batch import (
     CONTROL,
     CRC_FROM,
@@ -257,7 +257,7 @@ def _ask_replica(
         return None
     if waiting.done is None:
         waiting.parked = True
-        broker.parked.park(waiting, Instant(now + broker.settings.produce_wait_ns))
+        broker.parked.park(waiting, answer_by(broker, shape.timeout_ms, now))
     return Run(waiting.done, len(found.asked), found.end)
 
 

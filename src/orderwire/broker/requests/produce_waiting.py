@@ -15,7 +15,7 @@ from orderwire.broker.wire.generated.produce import (
 from orderwire.broker.wire.parts import Buffer, Part
 from orderwire.broker.wire.produce_run import ProduceShape
 from orderwire.broker.wire.single_produce import BY_ID_FROM, single_produce_frame
-from orderwire.kernel import Instant
+from orderwire.kernel import NS_PER_MS, Instant
 
 if TYPE_CHECKING:
     from orderwire.broker.node import Broker
@@ -30,6 +30,12 @@ _OF_THE_CONTENT = frozenset(
 )
 """What a replica says of batches that it will not take as they are."""
 _TIMED_OUT = Refused(ErrorCode.REQUEST_TIMED_OUT, "the replicas have not answered in time")
+
+
+def answer_by(broker: "Broker", timeout_ms: int, now: Instant) -> Instant:
+    """Until when a request is answered, whatever replicas do: as its client asked."""
+    wait_ns = max(timeout_ms, 1) * NS_PER_MS
+    return Instant(now + min(wait_ns, broker.settings.produce_wait_max_ns))
 
 
 class ProduceWaiting:

@@ -47,6 +47,7 @@ class ProduceShape:
         "key",
         "prefix",
         "tags_bytes",
+        "timeout_ms",
         "topic",
         "version",
     )
@@ -56,6 +57,7 @@ class ProduceShape:
         request: memoryview,
         version: int,
         acks: int,
+        timeout_ms: int,
         topic: bytes,
         index: int,
         records_bytes: int,
@@ -63,6 +65,7 @@ class ProduceShape:
         """Take the shape of a request, its frame's length left out, that names this partition."""
         self.version = version
         self.acks = acks
+        self.timeout_ms = timeout_ms
         self.flexible = version >= FLEXIBLE_FROM
         self.topic = topic
         """Its name, or its id from version 13 on."""
@@ -114,5 +117,5 @@ def produce_shape(request: memoryview, at: int, version: int) -> ProduceShape | 
     found = read_single_produce(request, at, version)
     if found is None or found[0] not in ACKS_WITH_REPLY:
         return None
-    acks, topic, index, records = found
-    return ProduceShape(request, version, acks, bytes(topic), index, len(records))
+    acks, timeout_ms, topic, index, records = found
+    return ProduceShape(request, version, acks, timeout_ms, bytes(topic), index, len(records))

@@ -38,8 +38,9 @@ _PARTITION_BYTES = 10
 _PARTITION_BYTES_FLEXIBLE = 7
 """Number of partitions, index and error code, which stand before the base offset."""
 
-Single = tuple[int, memoryview, int, memoryview]
-"""Acks, the topic's name (or its id, from version 13 on), the partition, the records."""
+Single = tuple[int, int, memoryview, int, memoryview]
+"""Acks, the time limit in ms, the topic's name (or its id, from version 13 on), the partition, the
+records."""
 
 
 def read_single_produce(data: memoryview, at: int, version: int) -> Single | None:
@@ -50,7 +51,7 @@ def read_single_produce(data: memoryview, at: int, version: int) -> Single | Non
     if version < FLEXIBLE_FROM:
         if at + _OPEN.size > size:
             return None
-        transaction, acks, _, topics, length = _OPEN.unpack_from(data, at)
+        transaction, acks, timeout_ms, topics, length = _OPEN.unpack_from(data, at)
         name_at = at + _OPEN.size
         at = name_at + length
         if transaction != -1 or topics != 1 or length < 0 or at + _REST.size > size:
@@ -59,11 +60,11 @@ def read_single_produce(data: memoryview, at: int, version: int) -> Single | Non
         start = at + _REST.size
         if partitions != 1 or length < 0 or start + length != size:
             return None
-        return acks, data[name_at:at], index, data[start:]
+        return acks, timeout_ms, data[name_at:at], index, data[start:]
     if version < BY_ID_FROM:
         if at + _OPEN_FLEXIBLE.size > size:
             return None
-        transaction, acks, _, topics, length = _OPEN_FLEXIBLE.unpack_from(data, at)
+        transaction, acks, timeout_ms, topics, length = _OPEN_FLEXIBLE.unpack_from(data, at)
         name_at = at + _OPEN_FLEXIBLE.size
         at = name_at + length - 1
         if length == 0 or length > 127:
@@ -71,7 +72,7 @@ def read_single_produce(data: memoryview, at: int, version: int) -> Single | Non
     else:
         if at + _OPEN_BY_ID.size > size:
             return None
-        transaction, acks, _, topics = _OPEN_BY_ID.unpack_from(data, at)
+        transaction, acks, timeout_ms, topics = _OPEN_BY_ID.unpack_from(data, at)
         name_at = at + _OPEN_BY_ID.size
         at = name_at + _UUID_BYTES
     if transaction or topics != 2 or at + _REST_FLEXIBLE.size > size:
@@ -86,7 +87,7 @@ def read_single_produce(data: memoryview, at: int, version: int) -> Single | Non
     end = start + length - 1
     if partitions != 2 or length == 0 or end + 3 != size or bytes(data[end:]) != NO_TAGS:
         return None
-    return acks, data[name_at:at], index, data[start:end]
+    return acks, timeout_ms, data[name_at:at], index, data[start:end]
 
 
 def single_produce_frame(
