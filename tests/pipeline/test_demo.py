@@ -123,13 +123,14 @@ def test_demo_keeps_every_promise_and_leaves_nothing_running(tmp_path: Path) -> 
     assert 0 < found["control_bytes"]["ours"] < found["control_bytes"]["rst_matrix"]
     page = Path(found["report"]).read_text()
     assert_replicas_as_told(page, kept)
-    assert page.count("<svg") == 8
+    assert page.count("<svg") == 9
     assert "was told" in page
     assert "Who found whom, and when" in page
     assert "One order book" in page
+    assert "T1 VALID, T2 VALID, T3 VALID, T4 VALID, T5 VALID" in page
     for figure in (
         *("first-violation", "delays", "control-bytes", "members-ordered"),
-        *("discovery", "discovery-pairs", "discovery-traffic"),
+        *("discovery", "discovery-pairs", "discovery-traffic", "book"),
     ):
         assert (tmp_path / "run" / "figures" / f"{figure}.png").read_bytes()[:4] == b"\x89PNG"
     again = subprocess.run(

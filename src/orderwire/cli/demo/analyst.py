@@ -133,6 +133,7 @@ def analyse(settings: AnalystSettings, orders: queue.SimpleQueue[bytes]) -> Find
         inversion=inversion,
         around=around,
         replicas=replicas,
+        floor=told.floor,
         book=book,
     )
 

@@ -52,6 +52,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     """What happened around it."""
     replicas: dict[str, Any]
     """What `replicas_told` tells."""
+    floor: FoundFloor
+    """What the traders told."""
     book: dict[str, Any]
     """What `floor_told` tells."""
 

@@ -1,10 +1,13 @@
 """Leading the traders: one order book, whose relay is killed in the middle."""
 
 import asyncio
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from matplotlib.figure import Figure
 
 from orderwire.cli.demo.audits import audit_told, checks_table
 from orderwire.cli.demo.children import Child
@@ -14,9 +17,13 @@ from orderwire.cli.demo.settings import (
     RELAY_SESSION_MS,
     TRADERS,
     TraderSettings,
+    Update,
 )
+from orderwire.kernel import NS_PER_S
 from orderwire.participant.topics import Pattern
 from orderwire.report.html import Section, Table
+from orderwire.report.order_figure import Handed, order_figure
+from orderwire.report.style import save
 from orderwire.verify.report import RunReport
 from orderwire.verify.verdict import Verdict
 
@@ -50,6 +57,10 @@ class FoundFloor(msgspec.Struct, frozen=True, kw_only=True):
     traders: list[FoundTrader]
     trace: str
     """Folder of their traces."""
+    logs: dict[str, list[Update]]
+    """By trader: what it was handed, in that order."""
+    killed_ns: int
+    """When the relay was killed, since the Unix epoch."""
 
     @property
     def equal(self) -> bool:
@@ -100,6 +111,7 @@ async def trade(
     await asyncio.gather(*(each.tell({"do": "trade"}) for each in traders))
     await asyncio.sleep(KILL_AFTER_S)
     relays[0].kill()
+    killed_ns = time.time_ns()
     traded = await _all(traders, "traded", TRADE_SECONDS_MAX)
     await asyncio.gather(*(each.tell({"do": "leave"}) for each in traders))
     left = await _all(traders, "left", LEAVE_SECONDS_MAX)
@@ -110,7 +122,7 @@ async def trade(
                 name=name,
                 reads=reads,
                 written=before["written"],
-                updates=after["updates"],
+                updates=len(after["updates"]),
                 longest_pause_ms=after["longest_pause_ms"],
                 stands=after["stands"],
                 digests=after["digests"],
@@ -118,6 +130,11 @@ async def trade(
             for (name, reads), before, after in zip(TRADERS.items(), traded, left, strict=True)
         ],
         trace=str(trace),
+        logs={
+            name: msgspec.convert(after["updates"], list[Update])
+            for name, after in zip(TRADERS, left, strict=True)
+        },
+        killed_ns=killed_ns,
     )
 
 
@@ -138,8 +155,9 @@ def _reads(pattern: str, topic: str) -> bool:
 
 def floor_told(found: FoundFloor, audit: RunReport) -> dict[str, Any]:
     """Return what the demo's JSON tells of the book."""
-    told: dict[str, Any] = msgspec.to_builtins(found)
-    return told | {
+    return {
+        "traders": msgspec.to_builtins(found.traders),
+        "trace": found.trace,
         "equal": found.equal,
         "complete": found.complete,
         "audit": audit_told(audit),
@@ -152,8 +170,8 @@ def floor_holds(told: dict[str, Any]) -> bool:
     return valid and told["equal"] and told["complete"]
 
 
-def floor_sections(told: dict[str, Any]) -> list[Section]:
-    """The report's part on the book, from what the JSON tells."""
+def floor_sections(told: dict[str, Any], found: FoundFloor, figures: Path) -> list[Section]:
+    """The report's part on the book, from what the JSON tells; its figure is written there."""
     rows: list[list[object]] = []
     for each in told["traders"]:
         row: list[object] = [
@@ -170,8 +188,13 @@ def floor_sections(told: dict[str, Any]) -> list[Section]:
             title="One order book",
             text="Four traders, each a process, write prices of four instruments; each message goes"
             " to those alone who read its topic, in one order for all (SelectiveTotal). The"
-            " relay was killed in the middle, and another took over. Below an instrument: a"
-            " digest of its updates in the order in which the trader was handed them.",
+            " relay was killed in the middle, and another took over. In the figure's lower part a"
+            " dot is an update that a trader was handed, from left to right in its order, and a"
+            " line joins those who were handed the same one: where two traders disagree, lines"
+            " cross."
+            f" Spark, from the members' traces: {_verdicts(told['audit'])}. Below an instrument: a"
+            " digest of all its updates in the order in which the trader was handed them.",
+            svg=save(_figure(found), figures, "book")[0],
             table=Table(columns, rows),
         ),
         Section(
@@ -180,3 +203,22 @@ def floor_sections(told: dict[str, Any]) -> list[Section]:
             table=checks_table(told["audit"]),
         ),
     ]
+
+
+def _figure(found: FoundFloor) -> Figure:
+    first_ns = min((log[0].time_ns for log in found.logs.values() if log), default=found.killed_ns)
+    logs = {
+        name: [
+            Handed(
+                (each.time_ns - first_ns) / NS_PER_S, (each.source, each.number), each.instrument
+            )
+            for each in log
+        ]
+        for name, log in found.logs.items()
+    }
+    return order_figure(logs, (found.killed_ns - first_ns) / NS_PER_S, "the relay is killed")
+
+
+def _verdicts(audit: Mapping[str, Any]) -> str:
+    promised = [check for check in audit["checks"] if check["promised"]]
+    return ", ".join(f"{check['id']} {check['verdict']}" for check in promised)

@@ -67,7 +67,7 @@ def write_page(folder: Path, settings: AnalystSettings, found: Findings) -> Path
         title = "Who got what" if group == ORDERED else ""
         sections.append(Section(title=title, svg=svg))
     sections += _discovery_sections(found, figures)
-    sections += floor_sections(told["book"])
+    sections += floor_sections(told["book"], found.floor, figures)
     sections += replica_sections(told["replicas"])
     sections.append(_audit_section(found))
     sections.append(_text_section(found))

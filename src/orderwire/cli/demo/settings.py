@@ -99,6 +99,17 @@ class TraderSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     zookeeper: str
 
 
+class Update(msgspec.Struct, frozen=True, array_like=True):
+    """A price that a trader was handed."""
+
+    time_ns: int
+    """When, since the Unix epoch."""
+    instrument: str
+    source: str
+    number: int
+    """The source's own number of its message."""
+
+
 class AnalystSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the Spark process is told at its start."""
 

@@ -16,6 +16,7 @@ from orderwire.cli.demo.settings import (
     INSTRUMENTS,
     TRADER_SESSION_MS,
     TraderSettings,
+    Update,
 )
 from orderwire.kernel import NS_PER_MS
 from orderwire.participant import Participant, Sample, SelectiveTotal, Topic, Trace, Writer
@@ -28,18 +29,16 @@ class _Book:
     """
 
     def __init__(self) -> None:
-        self.updates = 0
+        self.updates: list[Update] = []
         self.longest_pause_ns = 0
-        self._came_ns = 0
         self._digests: dict[str, bytes] = {}
         self._stands: dict[str, str] = {}
 
     def update(self, sample: Sample) -> None:
-        if self._came_ns:
-            pause_ns = sample.delivered - self._came_ns
+        if self.updates:
+            pause_ns = sample.delivered - self.updates[-1].time_ns
             self.longest_pause_ns = max(self.longest_pause_ns, pause_ns)
-        self._came_ns = sample.delivered
-        self.updates += 1
+        self.updates.append(Update(sample.delivered, sample.topic, sample.source, sample.number))
         said = f"{sample.source} {sample.data.decode()}"
         self._stands[sample.topic] = said
         before = self._digests.get(sample.topic, b"")
