@@ -206,19 +206,6 @@ def wait_for(holds: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def retried(ask: Callable[[], Any]) -> Any:
-    """As other clients do: librdkafka's administration asks once only, and of a new partition not
-    every broker has heard who leads it."""
-    for _ in range(50):
-        try:
-            return ask()
-        except KafkaException as error:
-            if error.args[0].code() not in (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError._NOENT):
-                raise
-        time.sleep(0.1)
-    return ask()
-
-
 def test_administration(broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
     topic = "confluent-admin"
@@ -253,7 +240,7 @@ def test_administration(broker: BrokerProcess) -> None:
         producer.produce(topic, b"%d" % n, partition=0)
     assert producer.flush(SECONDS_MAX) == 0
     place = TopicPartition(topic, 0, 4)
-    low = retried(lambda: admin.delete_records([place])[place].result(SECONDS_MAX))
+    low = admin.delete_records([place])[place].result(SECONDS_MAX)
     assert low.low_watermark == 4
     place = TopicPartition(topic, 0)
     start = admin.list_offsets({place: OffsetSpec.earliest()})[place].result(SECONDS_MAX)

@@ -170,6 +170,19 @@ class ZookeeperDriver:
         if self._zookeeper is not None:
             self._change(self._zookeeper.topics.change(topic), done)
 
+    def learn(self, topics: Sequence[str], done: Callable[[], None]) -> None:
+        """Hear of every topic, and of these anew; without ZooKeeper of none."""
+
+        async def learnt() -> None:
+            try:
+                if self._zookeeper is not None:
+                    await self._zookeeper.topics.learn(topics)
+            except (OSError, OrderwireError) as error:
+                _LOG.info("ZooKeeper does not say which topics there are: %s", error)
+            done()
+
+        self._spawn(learnt())
+
     def _change(self, work: Coroutine[Any, Any, None], done: Done) -> None:
         async def changed() -> None:
             refusal: Refusal | None = None

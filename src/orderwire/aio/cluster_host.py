@@ -36,6 +36,7 @@ from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.broker.security.guard import Guard
 from orderwire.broker.topic_config import Refusal
 from orderwire.broker.topics import Topic
+from orderwire.kernel import Instant
 
 if TYPE_CHECKING:
     from orderwire.aio.broker_server import BrokerServer
@@ -112,6 +113,10 @@ class Driver(Protocol):
 
     def change(self, topic: Topic, done: Done) -> None:
         """As `Cluster.change`."""
+        ...
+
+    def learn(self, topics: Sequence[str], done: Callable[[], None]) -> None:
+        """As `Cluster.learn`."""
         ...
 
     def producer_id(self, done: Callable[[int | Refusal], None]) -> None:
@@ -236,6 +241,10 @@ class ClusterHost:
     def change(self, topic: Topic, done: Done) -> None:
         """Change a topic."""
         self.driver.change(topic, self._then(done))
+
+    def learn(self, topics: Sequence[str], done: Callable[[Instant], None]) -> None:
+        """Hear of every topic, and of these anew."""
+        self.driver.learn(topics, lambda: self._turn(lambda replicas, now: done(now)))
 
     def producer_id(self, done: Callable[[int | Refusal], None]) -> None:
         """Hand out a producer id."""

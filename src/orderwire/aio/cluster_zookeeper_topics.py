@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from orderwire.aio.zookeeper_errors import MultiRefused, NoZnode, ZookeeperUnavailable
 from orderwire.aio.zookeeper_folder import READ_AT_ONCE, ZnodeFolder
@@ -96,6 +96,14 @@ class FollowedTopics:
                 f"{topic_path(topic.name)}: {topic.partitions} partitions after"
                 f" {known.partitions}; they never become fewer"
             )
+
+    async def learn(self, names: Sequence[str] = ()) -> None:
+        """Hear of every topic that was made before this call, and how these are now.
+
+        Raises ZookeeperUnavailable, ZookeeperRefused.
+        """
+        await self._scope.client.sync(TOPICS)
+        await self.folder.read_names(*names)
 
     # -- changes ----------------------------------------------------------------------------
 

@@ -292,6 +292,10 @@ class ZookeeperClient:
         """Say whether there is a znode; `watch` waits for one to be made, too."""
         return await self._ask("exists", path, self._hint(watch)) is not None
 
+    async def sync(self, path: str) -> None:
+        """Let the server that we ask have heard of all that any has by now."""
+        await self._ask("sync", path)
+
     async def children(self, path: str, watch: Told | None = None) -> list[str]:
         """Return the names below a znode, in no order.  Raises NoZnode."""
         names: list[str] = await self._ask("get_children", path, self._hint(watch))

@@ -58,6 +58,15 @@ class ZnodeFolder(Worker):
         """Bring the mirror up to date."""
         await self.read()
 
+    async def read_names(self, *anew: str) -> None:
+        """Bring the mirror up to date now: all names, and these contents.
+
+        Raises as the client does.
+        """
+        self._names_due = True
+        self._due.update(anew)
+        await self.read()
+
     async def read(self, name: str | None = None) -> None:
         """Bring the mirror up to date now, `name` too.  Raises as the client does."""
         async with self._reading:

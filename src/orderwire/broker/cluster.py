@@ -17,6 +17,7 @@ from orderwire.broker.replication.effects import Effect
 from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.broker.topic_config import Refusal
 from orderwire.broker.topics import Topic
+from orderwire.kernel import Instant
 
 Done: TypeAlias = Callable[[Refusal | None], None]
 """Called once: None when it was done."""
@@ -96,6 +97,11 @@ class Cluster(Protocol):
     def change(self, topic: Topic, done: Done) -> None:
         """Put this in place of the topic of the same id: other configs, more partitions, or more
         replicas of them."""
+        ...
+
+    def learn(self, topics: Sequence[str], done: Callable[[Instant], None]) -> None:
+        """Hear now of every topic that there is, and how these are by now: what is news of it is
+        told first.  `done` is called in any case, perhaps late."""
         ...
 
     def producer_id(self, done: Callable[[int | Refusal], None]) -> None:

@@ -33,6 +33,7 @@ from orderwire.broker.replication.replica import SyncWork
 from orderwire.broker.replies import Client, Outcome, Reply, Request, reply
 from orderwire.broker.requests import HANDLERS, unsupported_version
 from orderwire.broker.requests.groups import group_response, join_response, sync_response
+from orderwire.broker.requests.holding import holds
 from orderwire.broker.requests.produce import body_at, produce_single
 from orderwire.broker.scrub import Scrub
 from orderwire.broker.security.guard import UNAUTHENTICATED_BYTES_MAX, Guard
@@ -200,6 +201,8 @@ class Broker:
                 raise RemoteProtocolError("the request header ends in its tags") from None
         body, _ = api.decode_request(data, at, version)
         request = Request(token, api, version, correlation_id, client_id, client, body)
+        if self.replicas is not None and holds(self, self.replicas, request, data, at, now):
+            return Outcome.PARKED
         return HANDLERS[key](self, request, now)
 
     def shape(self, data: memoryview) -> ProduceShape | None:

@@ -66,6 +66,10 @@ class ParkedRequests:
 
     # Without a deadline.
 
+    def hold(self, parked: Parked) -> None:
+        """Keep a request until it is answered, or parked by who serves it."""
+        self._parked[parked.token] = parked
+
     def expect(self, request: Request) -> None:
         """Keep a join or sync until its coordinator answers it."""
         self._parked[request.token] = msgspec.structs.replace(request, body=None)

@@ -7,6 +7,7 @@ from orderwire.broker.cluster import Question, Told
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log import Refused
 from orderwire.broker.partitions import Partition
+from orderwire.broker.settling import Named
 from orderwire.broker.succession import standing
 from orderwire.kernel import NS_PER_MS, NS_PER_S, Instant
 
@@ -18,6 +19,7 @@ ASK_AGAIN_NS = 25 * NS_PER_MS
 """After so long a member that has not heard of a new log start is told, and asked, again."""
 SPREAD_MAX_NS = 60 * NS_PER_S
 """Longest that members are waited for."""
+_OF_THE_ORIGINAL = (Question.DELETE_RECORDS, Question.END, Question.HAND_OVER)
 _NOT_ORIGINAL = Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker is not the original")
 _NOT_IN_TIME = Refused(ErrorCode.REQUEST_TIMED_OUT, "not every replica has heard of it in time")
 
@@ -53,7 +55,19 @@ class Questions:
     def answer(
         self, question: Question, topic_id: bytes, index: int, value: int, done: Told, now: Instant
     ) -> None:
-        """Answer what another broker asks, at once or later."""
+        """Answer what another broker asks: once we have heard that we are original, if we are."""
+        if question in _OF_THE_ORIGINAL:
+
+            def go(then: Instant) -> None:
+                self._answer(question, topic_id, index, value, done, then)
+
+            if self._replicas.settling.wait([Named(topic_id, (index,))], go, now):
+                return
+        self._answer(question, topic_id, index, value, done, now)
+
+    def _answer(
+        self, question: Question, topic_id: bytes, index: int, value: int, done: Told, now: Instant
+    ) -> None:
         partition = self._replicas.found(topic_id, index)
         if partition is None:
             done(Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no such replica"))
@@ -98,8 +112,13 @@ class Questions:
 
     # -- asking -----------------------------------------------------------------------------
 
-    def end_of(self, partition: Partition, done: Told) -> None:
-        """Ask a partition's original where its log ends."""
+    def end_of(self, partition: Partition, done: Told, now: Instant) -> None:
+        """Ask a partition's original where its log ends; once we have heard who that is."""
+        named = [Named(partition.topic_id, (partition.index,))]
+        if not self._replicas.settling.wait(named, lambda _: self._end_of(partition, done), now):
+            self._end_of(partition, done)
+
+    def _end_of(self, partition: Partition, done: Told) -> None:
         replica = partition.replica
         original = None if replica is None or replica.view is None else replica.view.original
         if original is None or original == self._replicas.me:

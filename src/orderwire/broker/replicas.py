@@ -37,6 +37,7 @@ from orderwire.broker.replication.settings import (
     ReplicationSettings,
 )
 from orderwire.broker.replication.view import BrokerId, PartitionView
+from orderwire.broker.settling import Settling
 from orderwire.broker.topic_config import Refusal
 from orderwire.broker.topics import Topic, TopicStore
 from orderwire.broker.upkeep import Upkeep
@@ -125,6 +126,8 @@ class Replicas:
         """Topics that are being made because somebody asked for them."""
         self.questions = Questions(broker, self)
         """What brokers ask each other."""
+        self.settling = Settling(broker, self)
+        """Who waits for news."""
         self.upkeep = Upkeep(broker, self)
         """What is done without anybody asking."""
         self.lost = LostReplicas(broker, self)
@@ -244,6 +247,8 @@ class Replicas:
                         broker.groups_deposed(partition)
         self._depth -= 1
         self._touched[partition] = None
+        if self.settling.misses_any:
+            self.later(partial(self.settling.look, partition.topic_id, partition.index))
         while self._later and not self._depth:
             later, self._later = self._later, []
             for work in later:
@@ -271,7 +276,7 @@ class Replicas:
         """When `wake` is next due."""
         if self._touched:
             self._arm()
-        due = [self.questions.next_deadline(), self.upkeep.next_deadline()]
+        due = [each.next_deadline() for each in (self.questions, self.upkeep, self.settling)]
         if self._due:
             due.append(self._due[0][0])
         return min((each for each in due if each is not None), default=None)
@@ -280,6 +285,7 @@ class Replicas:
         """Act on every deadline at or before `now`, each once."""
         self.questions.wake(now)
         self.upkeep.wake(now)
+        self.settling.wake(now)
         self._arm()
         due = []
         while self._due and self._due[0][0] <= now:
@@ -405,6 +411,7 @@ class Replicas:
             self._go_back(partition)
         self._begin_opening(topic_id, index, now)
         self._look_ready(topic_id)
+        self.settling.look(topic_id, index, now)
         waiting = self._elections.pop((topic_id, index), [])
         if left := [each for each in waiting if not each[0](view)]:
             self._elections[topic_id, index] = left

@@ -116,7 +116,7 @@ class FetchPlan:
             for ask, partition in asked
         )
 
-    def _ask_end(self, broker: "Broker", partition: Partition) -> None:
+    def _ask_end(self, broker: "Broker", partition: Partition, now: Instant) -> None:
         """Find out whether an offset that is not here yet will ever be."""
         assert broker.replicas is not None
 
@@ -125,7 +125,7 @@ class FetchPlan:
                 self._ends[partition] = end
                 broker.parked.look_again({self.token: self})
 
-        broker.replicas.questions.end_of(partition, told)
+        broker.replicas.questions.end_of(partition, told, now)
 
     def want(self, broker: "Broker", now: Instant) -> None:
         """Tell the replicas whose high watermark this fetch waits at.  [S004:R9]"""
@@ -141,7 +141,7 @@ class FetchPlan:
                     broker.replicas.wanted(partition, now)
                     beyond = ask.fetch_offset > partition.high_watermark
                     if beyond and not broker.replicas.is_original(partition):
-                        self._ask_end(broker, partition)
+                        self._ask_end(broker, partition, now)
 
     def join(self) -> None:
         """Wait at every partition."""

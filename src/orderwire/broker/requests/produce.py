@@ -174,6 +174,8 @@ def produce_single(
     partition = broker.partition(name, index)
     if partition is None or not records or acks not in ACKS_WITH_REPLY:
         return None
+    if partition.replica is not None and not partition.replica.takes_produce:
+        return None  # it may be held until ours does
     if not may(broker, client, Operation.WRITE, ResourceType.TOPIC, name):
         return None
     if partition.replica is not None:

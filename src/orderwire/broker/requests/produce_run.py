@@ -68,7 +68,7 @@ def produce_run(
     ):
         return None
     if partition.replica is not None:
-        if partition.topic == GROUPS_TOPIC:
+        if partition.topic == GROUPS_TOPIC or not partition.replica.takes_produce:
             return None
         count_max = min(requests_max, partition.log.config.batches_per_append_max)
         found = _alike(shape, data, at, count_max, request_bytes_max)
