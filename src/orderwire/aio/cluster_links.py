@@ -37,6 +37,8 @@ _DIAL_WAIT_S = 3.0
 _BACKLOG = 256
 _REFUSALS = 3
 """Refused connections in a row that prove the end of a process."""
+_REFUSED_S = 0.01
+"""From one of them to the next question."""
 _PROBES = 20
 _PROBE_S = 0.03
 
@@ -330,12 +332,15 @@ class ClusterLinks:
         if self._links.get(broker) is link:
             _LOG.info("link with broker %d ended: %s", broker, why)
             del self._links[broker]
+            peer = self._peers.get(broker)
+            if self._closing:
+                peer = None
+            if peer is not None:  # who is told that the link has ended asks
+                self._doubted[broker] = peer
             self._disconnected(broker)
             self._settled()
             self._dial(broker)
-            peer = self._peers.get(broker)
-            if peer is not None and not self._closing:
-                self._doubted[broker] = peer
+            if peer is not None:
                 task = asyncio.get_running_loop().create_task(self._probe(broker, peer))
                 self._probes.add(task)
                 task.add_done_callback(self._probes.discard)
@@ -366,10 +371,12 @@ class ClusterLinks:
                 refusals += 1
                 if refusals == _REFUSALS:
                     return True
+                pause_s = _REFUSED_S
             except (OSError, TimeoutError):
                 return False
             else:  # of a process that is ending the listener may be the last to go
                 writer.transport.abort()
                 refusals = 0
-            await asyncio.sleep(_PROBE_S)
+                pause_s = _PROBE_S
+            await asyncio.sleep(pause_s)
         return False
