@@ -180,6 +180,7 @@ class ActiveActiveLanes:
     def viewed(self, view: PartitionView, now: Instant) -> Effects:
         """Take what ZooKeeper says."""
         office = self.office
+        before = office.view
         said = office.viewed(view, now)
         if said is None:
             return []
@@ -187,6 +188,8 @@ class ActiveActiveLanes:
             self.member.stop_fetching(now)
             self.store.take_as_whole(each for each in view.replicas if each != self.me)
         effects = self._whole(said)
+        if before is not None and (before.original, before.epoch) != (view.original, view.epoch):
+            effects += self.intake.refuse_asked()  # who was asked may be gone
         floor = office.floor(self.high_watermark, self.log)
         if floor is not None:
             self._go_back(floor, now)

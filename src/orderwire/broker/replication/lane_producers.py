@@ -73,8 +73,10 @@ class LaneProducers:
             if each == token:
                 del self.forwarded[number]
                 return
-        for requests in self.asked.values():
+        for producer_id, requests in self.asked.items():
             for request in requests:
                 if request.asker is None and request.token == token:
                     request.token = -1
+                    if all(each.token == -1 for each in requests):
+                        del self.asked[producer_id]  # the next one asks again
                     return

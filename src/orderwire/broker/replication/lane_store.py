@@ -214,12 +214,15 @@ class LaneStore:
         return self.durable == self.last.stamp
 
     def begin_sync(self) -> LaneSync | None:
-        """Collect what is not durable yet; None when all is."""
+        """Collect what is not durable yet; None when all is, and known to be.
+
+        A cut without batches whose record came with a new file of cuts is on the disk already:
+        who asked hears of it like of any other.
+        """
         job = self.log.begin_sync()
         cuts = self.cuts
         dirty = cuts.synced < cuts.changes
-        if job is None and not dirty:
-            self._synced = self.last.stamp
+        if job is None and not dirty and self.is_durable:
             cuts.safe = self.last
             return None
         file = cuts.file if dirty else None

@@ -7,6 +7,7 @@ from tests.support.replication_lanes import Side, batch
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.flush import Flush
 from orderwire.broker.log import Appended, MemoryStorage
+from orderwire.broker.replication import lane_cuts
 from orderwire.broker.replication.effects import MemberRemoved
 from orderwire.broker.replication.lane_messages import (
     LaneCollect,
@@ -342,6 +343,41 @@ def test_a_producer_that_nobody_here_knows_is_asked_for_at_the_original(side: Si
     side.held = set()
     side.settle(NS_PER_S)
     assert side.offset(second) == 1
+    assert whole(side) == ["p0", "p1"]
+
+
+@pytest.mark.parametrize("how", ["forgotten", "another original"])
+def test_nobody_waits_behind_a_question_that_is_not_answered(side: Side, how: str) -> None:
+    side.held = {(0, 2), (1, 2)}  # replica 2 learns of no cut
+    side.produce(1, batch("p0", producer=7, sequence=0))
+    side.settle()
+    second = side.produce(2, batch("p1", producer=7, sequence=1))
+    side.links[2, 0].clear()  # the question is lost: nobody was there for the partition yet
+    if how == "forgotten":
+        side.replicas[2].forget(second)
+    else:
+        side.expire(0)
+        assert side.error(second) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    side.held = set()
+    side.settle(10 * NS_PER_S)
+    again = side.produce(2, batch("p1", producer=7, sequence=1))
+    side.settle(NS_PER_S)
+    assert side.offset(again) == 1
+    assert whole(side) == ["p0", "p1"]
+
+
+def test_a_cut_without_batches_that_needs_no_disk_is_done_all_the_same(
+    side: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_cuts, "FILE_BYTES_MAX", 0)  # a new file with every cut
+    side.produce(1, batch("p0", producer=7, sequence=0))
+    side.settle()
+    gap = side.produce(1, batch("p2", producer=7, sequence=2))
+    side.settle()
+    assert side.error(gap) is ErrorCode.NOT_ENOUGH_REPLICAS
+    token = side.produce(1, batch("p1", producer=7, sequence=1))
+    side.settle()
+    assert side.offset(token) == 1
     assert whole(side) == ["p0", "p1"]
 
 
