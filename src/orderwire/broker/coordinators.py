@@ -159,8 +159,12 @@ def kept_by_all(
         waits = at.hold(held) or waits
     if not waits:
         return held.good()
-    broker.parked.park(held, Instant(now + broker.settings.commit_wait_ns))
+    _park(broker, held, now)
     return Outcome.PENDING
+
+
+def _park(broker: "Broker", held: _Held, now: Instant) -> None:
+    broker.parked.park(held, Instant(now + broker.settings.commit_wait_ns))
 
 
 class Alone:
@@ -272,14 +276,16 @@ class Shard:
             if isinstance(effect, Answer):
                 request = self._expected.pop(effect.token, None)
                 if request is not None and effect.token in self._broker.parked:
-                    self._answer(request, effect)
+                    self._answer(request, effect, now)
             else:
                 self._records.append(effect.record)
         self._write(now)
 
-    def _answer(self, request: Request, answer: Answer) -> None:
+    def _answer(self, request: Request, answer: Answer, now: Instant) -> None:
         held = _Held(request, *self._respond(request, answer.result))
-        if not self.hold(held):
+        if self.hold(held):
+            _park(self._broker, held, now)
+        else:
             self._broker.parked.answer(request.token, held.good())
 
     def hold(self, held: _Held) -> bool:

@@ -114,7 +114,8 @@ class Replicas:
         self._broker = broker
         self._open = open_replica
         self._asked: dict[int, tuple[Asker, int, Partition, Batch | None]] = {}
-        self._refused = RefusedProducers()
+        self.refused = RefusedProducers()
+        """Whose batches were not taken here, and have to come again."""
         self._next_number = count(1).__next__
         self._due: list[tuple[Instant, int, Partition]] = []
         self._touched: dict[Partition, None] = {}
@@ -161,9 +162,9 @@ class Replicas:
         assert partition.replica is not None
         number = self._next_number()
         batch = RefusedProducers.batch_of(records)
-        topic_id, index = partition.of.topic_id, partition.index
-        if batch is not None and self._refused.is_too_early(
-            topic_id, index, batch, partition.log, now
+        if batch is not None and any(
+            self.refused.is_too_early(topic, partition.index, batch, partition.log, now)
+            for topic in (partition.of.topic_id, partition.topic)
         ):
             asker.answered(position, _TOO_EARLY)
             return number
@@ -191,7 +192,7 @@ class Replicas:
 
     def _note_refused(self, partition: Partition, batch: Batch | None) -> None:
         if batch is not None:
-            self._refused.refused(partition.of.topic_id, partition.index, batch)
+            self.refused.refused(partition.of.topic_id, partition.index, batch)
 
     def wanted(self, partition: Partition, now: Instant) -> None:
         """A fetch waits at this partition's high watermark."""

@@ -53,6 +53,10 @@ from orderwire.broker.wire.generated.incremental_alter_configs import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from orderwire.broker.wire.generated.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+)
 from orderwire.broker.wire.generated.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -78,6 +82,11 @@ from orderwire.broker.wire.generated.produce import (
     ProduceRequest,
     TopicProduceData,
 )
+from orderwire.broker.wire.generated.sync_group import (
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+)
+from orderwire.broker.wire.records import Record, build_batch
 from orderwire.kernel import NS_PER_MS, NS_PER_S, Instant, ms
 
 
@@ -208,6 +217,52 @@ def test_an_original_in_doubt_takes_nothing_and_gives_nothing_up() -> None:
     world.broker.replicas.session_in_doubt(False)
     world.send(ApiKey.PRODUCE, 9, produce())
     assert len(world.replica.asked) == 1
+
+
+def sequenced(topic: str, sequence: int) -> ProduceRequest:
+    records = build_batch(
+        [Record(b"x", timestamp=1)], producer_id=7, producer_epoch=0, base_sequence=sequence
+    )
+    data = [PartitionProduceData(0, records)]
+    return ProduceRequest(None, -1, 1_000, [TopicProduceData(topic, ID, data)])
+
+
+@pytest.mark.parametrize("version", [9, 13])
+def test_a_batch_that_found_no_replica_comes_before_those_behind_it(version: int) -> None:
+    """What a producer has in flight may find the replica open in the middle."""
+    aside = Later()
+    world = World(aside=aside)
+
+    def answer(sequence: int) -> Any:
+        _, done = world.send(ApiKey.PRODUCE, version, sequenced("t", sequence))
+        if not isinstance(done, Reply):
+            return done
+        topic = decode(ApiKey.PRODUCE, version, done).responses[0]
+        return topic.partition_responses[0].error_code
+
+    assert answer(0) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    aside.run(world.now)
+    assert answer(1) == ErrorCode.NOT_ENOUGH_REPLICAS
+    assert world.replica.asked == []
+    assert answer(0) is answer(1) is Outcome.PENDING
+
+
+@pytest.mark.parametrize("version", [9, 13])
+def test_a_batch_that_found_no_topic_comes_before_those_behind_it(version: int) -> None:
+    world = World(topic="other")
+    other = world.broker.topics.get("other")
+    assert other is not None
+    world.broker.topic_gone(ID, world.now)
+    _, done = world.send(ApiKey.PRODUCE, version, sequenced("t", 0))
+    assert isinstance(done, Reply)
+    world.replicas = [Puppet(PartitionView(3, BrokerId(0), ALL, 5, ALL))]
+    world.broker.topic_changed(msgspec.structs.replace(other, name="t"), world.now)
+    _, done = world.send(ApiKey.PRODUCE, version, sequenced("t", 1))
+    assert isinstance(done, Reply)
+    topic = decode(ApiKey.PRODUCE, version, done).responses[0]
+    assert topic.partition_responses[0].error_code == ErrorCode.NOT_ENOUGH_REPLICAS
+    for sequence in (0, 1):
+        assert world.send(ApiKey.PRODUCE, version, sequenced("t", sequence))[1] is Outcome.PENDING
 
 
 def test_a_member_in_doubt_takes_what_members_take() -> None:
@@ -621,6 +676,32 @@ def test_groups_are_taken_up_again_after_too_few_replicas_were_in_sync() -> None
     token = world.commit(30)
     world.keep()
     assert world.committed(world.ask()[1]) == 30
+
+
+def test_a_sync_is_answered_though_its_group_cannot_be_kept() -> None:
+    world = Groups()
+    ask = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=30_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol("range", b"m")],
+    )
+    token, done = world.send(ApiKey.JOIN_GROUP, 3, ask)
+    assert done is Outcome.PARKED
+    world.wait(10 * NS_PER_S)  # more members might have come
+    joined = decode(ApiKey.JOIN_GROUP, 3, world.late[token])
+    given = [SyncGroupRequestAssignment(joined.member_id, b"all of it")]
+    sync = SyncGroupRequest("g", joined.generation_id, joined.member_id, assignments=given)
+    token, done = world.send(ApiKey.SYNC_GROUP, 3, sync)
+    assert done is Outcome.PARKED
+    assert world.replica.asked, "the generation is being written"
+    world.wait(world.broker.settings.commit_wait_ns)
+    answer = decode(ApiKey.SYNC_GROUP, 3, world.late[token])
+    assert answer.error_code == ErrorCode.NOT_COORDINATOR
+    world.late.clear()
+    world.keep()
+    assert not world.late
 
 
 def test_an_offset_is_told_when_no_other_coordinator_can_lack_it() -> None:

@@ -76,6 +76,10 @@ def produce(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome
                 answer = PartitionProduceResponse(data.index, whole or missing, -1)
             elif partition is None:
                 error = missing or broker.missing(name, data.index)
+                if broker.replicas is not None:
+                    known = broker.topics.get(name)
+                    of = known.topic_id if known else bytes(topic.topic_id) if by_id else name
+                    broker.replicas.refused.absent(of, data.index, data.records)
                 answer = PartitionProduceResponse(data.index, error, -1)
             elif partition.replica is not None and partition.topic == GROUPS_TOPIC:
                 answer = PartitionProduceResponse(data.index, ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
