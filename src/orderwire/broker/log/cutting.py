@@ -109,6 +109,17 @@ def note_epoch(storage: Storage, epoch: int, offset: int) -> LogFile:
     return file
 
 
+def keep_producers(storage: Storage, base: int) -> None:
+    """Make durable what producers had written before this segment: what says so is about to go.
+
+    Raises StorageError.
+    """
+    name = segment_name(base, PRODUCERS)
+    snapshot = storage.read_file(name)
+    if snapshot is not None:
+        storage.replace_file(name, snapshot)
+
+
 def producers_of(
     storage: Storage,
     segments: list[Segment],

@@ -18,6 +18,7 @@ from orderwire.broker.log.cutting import (
     Cut,
     StartFile,
     carry_out,
+    keep_producers,
     note_epoch,
     producers_of,
 )
@@ -423,7 +424,7 @@ class PartitionLog:
             return self.end_offset
         if offset < self.start_offset:
             raise LocalProtocolError(
-                f"cannot cut at offset {offset}: the log begins at {self.start_offset}"
+                f"cannot cut at {offset}: the log begins at {self.start_offset}"
             )
         interval = self.config.index_interval_bytes
         segment = self._segment_of(offset)
@@ -585,6 +586,7 @@ class PartitionLog:
 
     def _advance_start(self, offset: int, now_ms: int) -> None:
         """Move the start, durably, and let go of whole segments before it."""
+        keep_producers(self._storage, self._segment_of(offset).base_offset)
         self._storage.replace_file(START, seal(StartFile(offset)))
         self.start_offset = offset
         while len(self._segments) > 1 and self._segments[0].next_offset <= offset:

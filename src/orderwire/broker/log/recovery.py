@@ -116,6 +116,7 @@ def open_segments(
         # The tail was lost behind a start that is durable: begin anew at the start.
         _drop(storage, [segment.base_offset for segment in opened.segments])
         opened.segments = [new_segment(storage, opened.start_offset, now_ms)]
+        opened.producers = _noted(storage, opened.start_offset) or opened.producers
         storage.sync_directory()
     opened.epochs.forget(opened.segments[0].base_offset)
     _remove_strays(storage, opened)
@@ -215,10 +216,9 @@ def _recover(
                 continue
             behind, producers = durable.found, durable.producers
         else:
-            snapshot = storage.read_file(segment_name(base, PRODUCERS))
             if base == durable.end:  # even when what stood before is deleted
                 producers = durable.producers
-            producers = ProducerTable.from_bytes(snapshot, base) or producers
+            producers = _noted(storage, base) or producers
         found = segment.scan(
             epochs,
             producers,
@@ -244,6 +244,7 @@ def _recover(
             break
     if not segments:
         segments = [new_segment(storage, start, now_ms)]
+        producers = _noted(storage, start) or producers
     for segment in segments[:-1]:
         if segment.has_index:
             segment.save_index()
@@ -254,6 +255,11 @@ def _recover(
         storage.open(EPOCHS).sync()
     storage.sync_directory()
     return Opened(segments, 0, epochs, producers, Recovery(False, scanned, cut, reason, damaged))
+
+
+def _noted(storage: Storage, base: int) -> ProducerTable | None:
+    """What producers had written before this offset, as far as it was noted."""
+    return ProducerTable.from_bytes(storage.read_file(segment_name(base, PRODUCERS)), base)
 
 
 class _Durable:

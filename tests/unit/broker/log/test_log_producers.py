@@ -1,10 +1,13 @@
 """Idempotent producers: retries are recognised, gaps and zombies are refused."""
 
+from random import Random
+
 import pytest
 from logs import NOW_MS, batch, open_log
 
 from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.log import Appended, MemoryStorage, PartitionLog, Refused
+from orderwire.broker.log.faulty import FaultyStorage
 
 ID = 77
 
@@ -132,3 +135,21 @@ def test_a_producer_outlives_its_deleted_records(closed: bool) -> None:
     log = open_log(storage, segment_bytes=100)
     assert log.start_offset == 3
     assert send(log, 0) == Appended(0, 0, duplicate=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_was_deleted_is_recognised_after_a_power_failure(seed: int) -> None:
+    """Nothing but the snapshot before the first segment that stays says that it was written."""
+    storage = FaultyStorage()
+    log = open_log(storage, segment_bytes=200)
+    first = send(log, 0)
+    log.sync()
+    while log.segment_count == 1:
+        log.append(batch(b"of others" * 10), 0, NOW_MS)
+    kept = log.end_offset - 1
+    log.delete_records(kept, NOW_MS)
+    assert log.segment_count == 1
+    log = open_log(storage.after_crash(Random(seed)), segment_bytes=200)
+    assert log.start_offset == kept
+    assert send(log, 0) == Appended(0, 0, duplicate=True)
+    assert first == Appended(0, 0)
