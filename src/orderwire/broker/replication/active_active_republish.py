@@ -66,6 +66,8 @@ class Republisher:
         self._published: dict[Identity, tuple[int, int]] = {}
         """What the log says was published again: where, and the batch's checksum."""
         self._scanned = -1
+        self._placed: set[Identity] = set()
+        """Orphans that this epoch's original has given new offsets, committed or not."""
 
     def disconnected(self, broker: BrokerId) -> None:
         """What the original was asked, it does not answer any more."""
@@ -80,6 +82,7 @@ class Republisher:
         """Another original: ask it."""
         self._offered = None
         self._later = -1
+        self._placed.clear()
 
     def step(self, now: Instant) -> None:
         """Offer the next orphan, when there is somebody to offer it to."""
@@ -179,6 +182,8 @@ class Republisher:
                 place(batch, 0, header.batch_length, base + 1, epoch)
                 name = self.files.name_of(header, base, epoch, now)
                 reason = self.member.store(name + batch, now)
+                if reason is None:
+                    self._placed.add((header.base_offset, header.leader_epoch))
             if reason is None:
                 self.out.tell(source, RelayStored(epoch, base))
             else:
@@ -210,7 +215,11 @@ class Republisher:
 
         What stood below the log's start is deleted, all of this too.
         """
-        if header.last_offset < self.files.log.start_offset:
+        published = self._published.get((header.base_offset, header.leader_epoch))
+        if published is not None and published[1] == header.crc:
+            return published[0], True
+        placed = (header.base_offset, header.leader_epoch) in self._placed
+        if header.last_offset < self.files.log.start_offset and not placed:
             return header.base_offset, False
         found = self.files.committed_at(header.base_offset)
         if found is not None and (found.crc, found.leader_epoch) == (
@@ -218,9 +227,6 @@ class Republisher:
             header.leader_epoch,
         ):
             return header.base_offset, False
-        published = self._published.get((header.base_offset, header.leader_epoch))
-        if published is not None and published[1] == header.crc:
-            return published[0], True
         base = self._keys.get(_key(header), -1) if header.base_sequence >= 0 else -1
         return None if base < 0 else (base, False)
 
@@ -229,6 +235,7 @@ class Republisher:
         after a power failure the log knows."""
         for at, header, _, _ in done:
             self.files.orphans.take_off(at, header)
+            self._placed.discard((header.base_offset, header.leader_epoch))
         for _, header, base, duplicate in done:
             self.out.note(Republished(header.base_offset, base, duplicate))
 
