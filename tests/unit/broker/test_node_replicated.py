@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from logs import batch
 from nodes import decode
-from replicated_world import ALL, ID, World, produce, produced
+from replicated_world import ALL, ID, Puppet, World, produce, produced
 
 from orderwire.broker import coordinators
 from orderwire.broker.cluster import (
