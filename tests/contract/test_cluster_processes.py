@@ -207,7 +207,9 @@ class Reader(Thread):
 def coordinator_of(bootstrap: str, group: str) -> int:
     for address in bootstrap.split(","):
         with contextlib.suppress(ConnectionRefusedError), RawClient(address) as raw:
-            return int(raw.ask(ApiKey.FIND_COORDINATOR, 3, FindCoordinatorRequest(group)).node_id)
+            ask = FindCoordinatorRequest(group)
+            found = raw.ask_again(ApiKey.FIND_COORDINATOR, 3, ask, lambda each: [each.error_code])
+            return int(found.node_id)
     raise AssertionError("no broker answers")
 
 

@@ -59,7 +59,7 @@ async def create(server: BrokerServer, replication: int) -> None:
 
 async def produce(server: BrokerServer, data: bytes) -> tuple[int, int]:
     place = [PartitionProduceData(0, batch(data))]
-    body = ProduceRequest(None, -1, 5_000, [TopicProduceData("t", partition_data=place)])
+    body = ProduceRequest(None, -1, 15_000, [TopicProduceData("t", partition_data=place)])
     answer = (await ask(server, ApiKey.PRODUCE, 9, body)).responses[0].partition_responses[0]
     return answer.error_code, answer.base_offset
 

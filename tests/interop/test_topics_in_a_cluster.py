@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, 
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer
 from kafka import TopicPartition as OtherPartition
-from kafka_raw import RawClient
+from kafka_raw import RawClient, fetch_errors
 
 from orderwire.aio.cluster_process import ClusterProcess
 from orderwire.broker.cluster import named_leader
@@ -65,7 +65,8 @@ def test_16_an_offset_behind_the_end_is_out_of_range_at_every_replica(
                 max_wait_ms=500, min_bytes=1, topics=[FetchTopic("t", partitions=place)]
             )
             with RawClient(broker.address) as client:
-                answer = client.ask(ApiKey.FETCH, 12, ask).responses[0].partitions[0]
+                found = client.ask_again(ApiKey.FETCH, 12, ask, fetch_errors)
+                answer = found.responses[0].partitions[0]
                 assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
         for name in ids_of_every_leader().values():
             consumer = Consumer(

@@ -2,10 +2,44 @@
 
 import socket
 import struct
+import time
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any
 
+from orderwire.broker.error_codes import ErrorCode
 from orderwire.broker.wire.apis import API_BY_KEY
+
+AGAIN_S = 30.0
+PASSES = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+    }
+)
+"""What is no failure: the same broker may well do later what it cannot now."""
+
+
+def fetch_errors(response: Any) -> list[int]:
+    """Every partition's."""
+    return [part.error_code for topic in response.responses for part in topic.partitions]
+
+
+def metadata_errors(response: Any) -> list[int]:
+    """Every topic's and every partition's."""
+    return [one.error_code for topic in response.topics for one in (topic, *topic.partitions)]
+
+
+def produce_errors(response: Any) -> list[int]:
+    """Every partition's."""
+    return [part.error_code for topic in response.responses for part in topic.partition_responses]
 
 
 class RawClient:
@@ -55,6 +89,20 @@ class RawClient:
         """Send one request and return its response."""
         self.send(self.frame(key, version, body))
         return self.response(key, version)
+
+    def ask_again(
+        self, key: int, version: int, body: Any, errors: Callable[[Any], Iterable[int]]
+    ) -> Any:
+        """Ask as clients do: again while one of a response's errors is one that passes.
+
+        After `AGAIN_S` seconds the response is returned as it is.
+        """
+        end = time.monotonic() + AGAIN_S
+        while True:
+            response = self.ask(key, version, body)
+            if PASSES.isdisjoint(errors(response)) or time.monotonic() > end:
+                return response
+            time.sleep(0.05)
 
     def is_closed(self) -> bool:
         """Whether the broker closes the connection (waits for it)."""
