@@ -378,3 +378,34 @@ def test_a_total_order_is_judged_window_by_window(
     verdicts = {check.id: check.verdict for check in live.report().checks}
     assert verdicts["T1"] is (Verdict.INVALID if swapped else Verdict.VALID)
     assert live.report().verdict is (Verdict.INVALID if swapped else Verdict.UNKNOWN)
+
+
+def test_what_is_handed_over_before_it_is_sent_is_told_when_its_send_comes() -> None:
+    window = 8
+    group = DrawnGroup(Random(0))
+    group.founders, group.members = 2, 0b11
+    for process in range(2):
+        group.begin(process)
+    fields = {"source": 0, "number": 0, "stamp_ns": 5 * window, "destinations": b"\x03"}
+    group.now = 5 * window - 3
+    group.add(1, EventKind.DELIVER, **fields)
+    group.now += 1
+    for process in range(2):
+        group.add(process, EventKind.RECEIVE, source=-1, number=-1, channel_number=1)
+    before = [event for timeline in group.events.values() for event in timeline]
+    group.now = 5 * window
+    group.add(0, EventKind.SEND, **fields)
+    group.add(0, EventKind.DELIVER, **fields)
+    for process in range(2):
+        group.add(process, EventKind.END)
+    events = [event for timeline in group.events.values() for event in timeline]
+    _, rows = audit(TableSource(table_from_events(events)))
+    live = LiveRun(GROUP_RUN, AuditOptions(newcomer_ns=0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(live_module, "WINDOW_NS", window)
+        assert live.feed(table_from_events(before)).num_rows == 0
+        assert live.state.closed_ns == group.now - 2, "between the two"
+        found = live.feed(table_from_events([event for event in events if event not in before]))
+    assert live.finished
+    early = pc.field("kind") == "early"
+    assert found.filter(early).to_pylist() == rows.filter(early).to_pylist() != []

@@ -121,11 +121,12 @@ def early_effects(
 ) -> pa.Table:
     """Return deliveries and other effects that come before their send by more than ε.
 
-    Only for a run with a shared clock.
+    Only for a run with a shared clock.  The slice that holds the send tells: it sees both.
     """
-    known = (matches.send >= 0) & core[matches.rows]
+    known = matches.send >= 0
     rows = matches.rows[known]
     sends = matches.send_rows[matches.send[known]]
+    rows, sends = rows[core[sends]], sends[core[sends]]
     ahead = columns.time_ns[sends] - columns.time_ns[rows]
     wrong = np.flatnonzero(ahead > epsilon_ns)
     if len(wrong) == 0:
