@@ -1,15 +1,13 @@
 """An audit fed in portions says what the audit of the whole trace says, in bounded memory."""
 
-import json
 from random import Random
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from drawn_groups import FAULTS as GROUP_FAULTS
 from drawn_groups import RUN as GROUP_RUN
-from drawn_groups import DrawnGroup, broken
+from drawn_groups import DrawnGroup
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from random_domains import S, nonsense, trio
@@ -19,7 +17,6 @@ from orderwire.trace.events import Event, EventKind
 from orderwire.trace.schema import table_from_events
 from orderwire.verify import live as live_module
 from orderwire.verify.audit import AuditOptions, audit
-from orderwire.verify.group_synthetic import GroupTraceSettings, synthetic_group
 from orderwire.verify.kernels.violations import merge
 from orderwire.verify.live import LiveRun
 from orderwire.verify.report import RunReport
@@ -318,66 +315,6 @@ def test_memory_is_bounded_when_a_member_was_killed() -> None:
     live.feed(tail)
     assert live.state.late == {2: tail.num_rows}
     assert live.report().verdict is Verdict.UNKNOWN
-
-
-def disagreeing(rows: pa.Table) -> set[tuple[int, int]]:
-    """Pairs of members of which T1 tells."""
-    told = rows.filter(pc.field("check") == "T1").to_pylist()
-    pairs = [(row["process"], json.loads(row["detail"])["other"]) for row in told]
-    assert len(pairs) == len(set(pairs)), "two members disagree once"
-    return set(pairs)
-
-
-@given(
-    seed=st.integers(0, 2**32),
-    faults=st.lists(st.sampled_from(GROUP_FAULTS), max_size=2),
-    restart=st.booleans(),
-)
-@settings(max_examples=60)
-def test_members_that_disagree_are_told_while_the_run_goes_on(
-    seed: int, faults: list[str], restart: bool
-) -> None:
-    chance = Random(seed)
-    events = DrawnGroup(chance).run(30)
-    for fault in faults:
-        events = broken(events, fault, chance)
-    _, rows = audit(TableSource(table_from_events(events)))
-    live = LiveRun(GROUP_RUN)
-    found = []
-    for portion in portions(events, chance, 0.2):
-        found.append(live.feed(table_from_events(portion)))
-        if restart:
-            live = LiveRun.load(GROUP_RUN, live.dump())
-    found.append(live.conclude())
-    assert disagreeing(merge(found)) == disagreeing(rows)
-    report = live.report()
-    assert report.verdict is not Verdict.VALID
-    assert report.unjudged == ["T2", "T3", "T4", "T5"]
-    assert {c.id: c.verdict for c in report.checks}["T2"] is Verdict.UNKNOWN
-
-
-@pytest.mark.parametrize("swapped", [0, 9])
-def test_a_total_order_is_judged_window_by_window(
-    swapped: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = synthetic_group(GroupTraceSettings(messages=3_000, swapped=swapped))
-    _, rows = audit(TableSource(table))
-    table = table.sort_by([("time_ns", "ascending"), ("process", "ascending")])
-    span = pc.max(table.column("time_ns")).as_py() - pc.min(table.column("time_ns")).as_py()
-    monkeypatch.setattr(live_module, "WINDOW_NS", span // 40)
-    live = LiveRun(table.column("run_id")[0].as_py())
-    found, held = [], []
-    for start in range(0, table.num_rows, 200):
-        found.append(live.feed(table.slice(start, 200)))
-        held.append(live.held)
-    assert live.finished
-    assert live.certain or swapped
-    assert max(held) < table.num_rows // 3
-    assert (len(disagreeing(merge(found))) > 0) == (swapped > 0)
-    assert disagreeing(merge(found)) == disagreeing(rows)
-    verdicts = {check.id: check.verdict for check in live.report().checks}
-    assert verdicts["T1"] is (Verdict.INVALID if swapped else Verdict.VALID)
-    assert live.report().verdict is (Verdict.INVALID if swapped else Verdict.UNKNOWN)
 
 
 def test_what_is_handed_over_before_it_is_sent_is_told_when_its_send_comes() -> None:

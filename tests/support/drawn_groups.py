@@ -19,8 +19,16 @@ def mask_bytes(mask: int) -> bytes:
 class DrawnGroup:
     """A group in which one order is drawn, and everybody keeps to it."""
 
-    def __init__(self, chance: Random, run_id: str = RUN) -> None:
+    def __init__(
+        self, chance: Random, run_id: str = RUN, lag_max: int = 0, changes: float = 0.15
+    ) -> None:
+        """Members are handed things up to `lag_max` after they were sent, each always so.
+
+        `changes`: the share of steps that change the view.
+        """
+        self.changes = changes
         self.chance = chance
+        self.lag = [chance.randint(0, lag_max) if lag_max else 0 for _ in range(MEMBERS_MAX)]
         self.run_id = run_id
         self.founders = chance.randint(1, 4)
         self.settings = RunSettings(algorithm="tachikawa-st", members=MEMBERS_MAX, open=True)
@@ -37,7 +45,7 @@ class DrawnGroup:
             self.begin(process)
         for _ in range(messages):
             self.now += self.chance.randint(0, 3)
-            if self.chance.random() < 0.15:
+            if self.chance.random() < self.changes:
                 self.change()
             elif self.members:
                 self.message()
@@ -47,7 +55,8 @@ class DrawnGroup:
 
     def add(self, process: int, kind: EventKind, **fields: object) -> None:
         timeline = self.events.setdefault(process, [])
-        fields.setdefault("time_ns", self.now)
+        lag = self.lag[process] if kind in (EventKind.RECEIVE, EventKind.DELIVER) else 0
+        fields.setdefault("time_ns", max(self.now + lag, self.reached(process)))
         timeline.append(
             Event(  # type: ignore[arg-type]
                 run_id=self.run_id,
@@ -58,6 +67,11 @@ class DrawnGroup:
                 **fields,
             )
         )
+
+    def reached(self, process: int) -> int:
+        """The time of its last event."""
+        timeline = self.events.get(process)
+        return timeline[-1].time_ns if timeline else 0
 
     def begin(self, process: int) -> None:
         if process not in self.events:
@@ -100,6 +114,7 @@ class DrawnGroup:
         chance = self.chance
         present = list(members_of(self.members))
         source = chance.choice(present)
+        self.now = max(self.now, self.reached(source))
         mask = sum(1 << p for p in present if chance.random() < 0.6) or 1 << source
         number = self.sent[source]
         self.sent[source] += 1

@@ -8,8 +8,7 @@ In a run of members that find each other only those who appear are waited for; t
 `AuditOptions.newcomer_ns` behind the first, for a newcomer's first words.  Discovery is judged by
 `live_discovery`: previewed in reports, found for good when the run is finished.
 
-Of a run with a total order T1 is judged (`live_total`), T2 to T5 are not: reports name them, and
-the run is never VALID.
+A run that promises a total order is judged for that too, a window behind (`live_total`).
 
 A member of which nothing comes while the others' time goes on is waited for up to
 `AuditOptions.silence_ns`.  Then the others are audited on without it, and its own trace counts as
@@ -59,7 +58,8 @@ from orderwire.verify.kernels.violations import merge, no_violations
 from orderwire.verify.kernels.wellformed import Head, drop_repeats, timelines
 from orderwire.verify.live_discovery import LiveDiscovery, ViewsState
 from orderwire.verify.live_heads import move_heads, stretches_of
-from orderwire.verify.live_total import LiveTotal
+from orderwire.verify.live_parts import Closing, pack, unpack
+from orderwire.verify.live_total import LiveTotal, TotalState
 from orderwire.verify.report import (
     EXAMPLES_MAX,
     TOTAL_ORDER_CHECKS,
@@ -82,7 +82,8 @@ OPEN_MAX = 20_000
 """Copies to silent members, and from them, that are remembered, the newest."""
 STEP_WINDOWS = 2
 """A slice is at least so many windows long while the run goes on: events are read 1.5 times."""
-_HELD = pa.schema([arrow_schema().field(name) for name in NEEDED])
+_NAMES = (*NEEDED, "incarnation", "channel_number")
+_HELD = pa.schema([arrow_schema().field(name) for name in _NAMES])
 _NOTHING = arrow_schema().empty_table()
 _STARTS = pa.schema(
     [
@@ -125,8 +126,6 @@ class LiveState(msgspec.Struct, kw_only=True):
     """Violations so far, by check."""
     examples: dict[str, list[dict[str, Any]]] = {}
     contradicted: list[int] = []
-    disagreeing: list[tuple[int, int]] = []
-    """Pairs of members that T1 was told of."""
     open: list[int] = []
     """Members that have not ended."""
     silent: list[int] = []
@@ -148,13 +147,13 @@ class LiveRun:
         self._options = options or AuditOptions()
         self._held = _HELD.empty_table()
         self._views = LiveDiscovery(run_id)
-        self._total = LiveTotal(run_id)
+        self._total = LiveTotal()
         self._parts = {name: schema.empty_table() for name, schema in _ACCUMULATED.items()}
 
     @property
     def held(self) -> int:
         """Events kept, in number."""
-        return int(self._held.num_rows + self._total.kept.num_rows) + self._views.held
+        return int(self._held.num_rows) + self._total.held + self._views.held
 
     @property
     def finished(self) -> bool:
@@ -189,7 +188,7 @@ class LiveRun:
             found = merge([found, wrong])
         if self._alone:
             return merge([found, self._feed_alone(table)])
-        fresh = table.select(list(NEEDED)).cast(_HELD)
+        fresh = table.select(list(_NAMES)).cast(_HELD)
         self._held = pa.concat_tables([self._held, fresh]).combine_chunks()
         if self.finished:
             columns = columns_of(lined_up(fresh, self._lives))
@@ -205,7 +204,7 @@ class LiveRun:
         horizon = self._horizon(columns, settings)
         ended = horizon == TIME_MAX
         high = TIME_MAX if ended else horizon - settings.epsilon_ns
-        if self.held - self._total.kept.num_rows > HELD_EVENTS_MAX and not ended:
+        if self.held - self._total.held > HELD_EVENTS_MAX and not ended:
             high = int(columns.time_ns.max())
             self.state.uncertain = True
         if not ended and high - started < STEP_WINDOWS * self.window_ns:
@@ -315,14 +314,17 @@ class LiveRun:
             found,
             expect=self._options.expect,
             uncertain=self.state.uncertain or not settled.slices_suffice or not self.finished,
-            extra_checked={"T1": settled.deliveries} if self._is_total else {},
-            unjudged=TOTAL_ORDER_CHECKS[1:] if self._is_total else (),
+            extra_checked=self._total.checked(
+                settled.deliveries, promised="T1" in self._promised_total
+            ),
+            departed=self._total.departed(settings.members, self._lives) if settings else (),
         )
 
     @property
-    def _is_total(self) -> bool:
-        """Whether the run is held to a total order."""
-        return "T1" in promised(self.state.settings, self._options.expect)
+    def _promised_total(self) -> frozenset[str]:
+        """The checks of a total order that the run is held to."""
+        promises = promised(self.state.settings, self._options.expect)
+        return promises & frozenset(TOTAL_ORDER_CHECKS)
 
     @property
     def window_ns(self) -> int:
@@ -338,23 +340,20 @@ class LiveRun:
     def dump(self) -> bytes:
         """Return the whole state as bytes: the same for the same events, whatever the machine."""
         tables = {"held": self._held, **self._parts, **self._views.tables()}
-        tables["total"] = self._total.kept
-        self.state.disagreeing = sorted(self._total.disagreeing)
-        packed = {name: _pack(table) for name, table in tables.items()}
-        return msgspec.msgpack.encode((self.state, self._views.state, packed))
+        packed = {name: pack(table) for name, table in (tables | self._total.tables()).items()}
+        return msgspec.msgpack.encode((self.state, self._views.state, self._total.state, packed))
 
     @classmethod
     def load(cls, run_id: str, data: bytes, options: AuditOptions | None = None) -> "LiveRun":
         """Undo `dump`."""
         run = cls(run_id, options)
-        run.state, views, packed = msgspec.msgpack.decode(
-            data, type=tuple[LiveState, ViewsState, dict[str, bytes]], strict=False
+        run.state, views, total, packed = msgspec.msgpack.decode(
+            data, type=tuple[LiveState, ViewsState, TotalState, dict[str, bytes]], strict=False
         )
-        tables = {name: _unpack(content) for name, content in packed.items()}
+        tables = {name: unpack(content) for name, content in packed.items()}
         run._views.restore(views, tables)
         run._held = tables.pop("held")
-        run._total.kept = tables.pop("total")
-        run._total.disagreeing = set(run.state.disagreeing)
+        run._total.restore(total, tables)
         run._parts = tables
         return run
 
@@ -439,11 +438,9 @@ class LiveRun:
         new = columns.take((columns.position >= position) & (columns.time_ns < high))
         self._note_late(new)
         wrong = [] if piece.whole else [timelines(self.run_id, new, settings.members, state.heads)]
-        if self._is_total:
-            low, lives = state.closed_ns, self._lives
-            wrong.append(
-                self._total.close(self._held, low, high, self.window_ns, settings.members, lives)
-            )
+        if self._promised_total:
+            wrong.append(self._total.close(self._held, self._closing(high, settings)))
+            state.uncertain |= self._total.uncertain
         move_heads(state.heads, state.past, new)
         parts = found.parts()
         self._parts = {
@@ -451,10 +448,26 @@ class LiveRun:
             for name, kept in self._parts.items()
         }
         self._compact()
-        keep_from = TIME_MAX if high == TIME_MAX else high - self.window_ns - settings.epsilon_ns
+        keep_from = self._past(high, settings)
         self._held = self._held.filter(pc.field("time_ns") >= keep_from).combine_chunks()
         state.closed_ns = high
         return merge([found.violations, *wrong])
+
+    def _past(self, high: int, settings: RunSettings) -> int:
+        """Return before which stamp nothing is under way when the run is closed up to `high`."""
+        return TIME_MAX if high == TIME_MAX else high - self.window_ns - settings.epsilon_ns
+
+    def _closing(self, high: int, settings: RunSettings) -> Closing:
+        return Closing(
+            run_id=self.run_id,
+            low=self.state.closed_ns,
+            high=high,
+            window_ns=self.window_ns,
+            settled_ns=self._past(high, settings),
+            members=settings.members,
+            lives=self._lives,
+            late=frozenset(self.state.late),
+        )
 
     def _note_late(self, columns: Columns) -> None:
         """Note the events that come when what they tell of is closed."""
@@ -580,17 +593,3 @@ def _add_up(tallies: pa.Table) -> pa.Table:
     renamed = sums.select(["source", "process", *(f"{name}_sum" for name in TALLIES)])
     added: pa.Table = renamed.rename_columns(TALLY.names).cast(TALLY)
     return added.sort_by([("source", "ascending"), ("process", "ascending")])
-
-
-def _pack(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
-        writer.write_table(table)
-    packed: bytes = sink.getvalue().to_pybytes()
-    return packed
-
-
-def _unpack(content: bytes) -> pa.Table:
-    with pa.ipc.open_stream(content) as reader:
-        return reader.read_all()

@@ -1,62 +1,117 @@
-"""T1 of a run that still goes on: two members have what both have in the same order.
+"""T1 … T5 of a run that still goes on, as far as all its members have come.
 
-Deliveries are kept for two windows.  Where each comes within a window of its send, two members that
-disagree do so within these: that a delivery is slower, `live` finds out by itself.  Linear, as the
-kernel is, in deliveries; each is looked at three or four times.
+A message is settled when it was stamped a window ago: a run with a slower delivery is never VALID.
+So what is kept is bounded by the window, but for views, which are few, and what members that
+crashed had not handed over: these have limits of their own.
 """
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from orderwire.trace.events import EventKind
-from orderwire.trace.schema import arrow_schema
-from orderwire.verify.kernels.lives import Lives, lined_up
-from orderwire.verify.kernels.total_columns import GROUP_NEEDED, group_columns_of
-from orderwire.verify.kernels.total_order import total_order
-from orderwire.verify.kernels.violations import no_violations
+from orderwire.verify.kernels.columns import TIME_MIN, integers
+from orderwire.verify.kernels.lives import Lives
+from orderwire.verify.kernels.total_columns import GROUP_KINDS
+from orderwire.verify.live_channel import ChannelState, LiveChannel
+from orderwire.verify.live_order import LiveOrder, OrderState
+from orderwire.verify.live_parts import KEPT, Closing
+from orderwire.verify.live_views import LiveViews, ViewsState
 
-WINDOWS = 2
-_KEPT = pa.schema([arrow_schema().field(name) for name in GROUP_NEEDED])
+_MESSAGES = (EventKind.SEND.value, EventKind.DELIVER.value)
+
+
+class TotalState(msgspec.Struct, kw_only=True):
+    """What is remembered between two closings, besides events."""
+
+    order: OrderState = msgspec.field(default_factory=OrderState)
+    views: ViewsState = msgspec.field(default_factory=ViewsState)
+    channel: ChannelState = msgspec.field(default_factory=ChannelState)
+    settled_ns: int = TIME_MIN
+    slow: bool = False
+    """Something was sent or handed over whose message was settled, or stamped far ahead."""
 
 
 class LiveTotal:
-    """Compares the logs of one run's members, window by window."""
+    """Judges one run with a total order."""
 
-    def __init__(self, run_id: str) -> None:
-        self._run_id = run_id
-        self.disagreeing: set[tuple[int, int]] = set()
-        """Pairs of members that were reported."""
-        self.kept = _KEPT.empty_table()
+    def __init__(self) -> None:
+        self._order = LiveOrder()
+        self._views = LiveViews()
+        self._channel = LiveChannel()
+        self._settled_ns = TIME_MIN
+        self._slow = False
 
-    def close(
-        self, held: pa.Table, low: int, high: int, window_ns: int, members: int, lives: Lives
-    ) -> pa.Table:
-        """Judge the deliveries from `low` to `high` too; return a row for every two members that
-        disagree and did not so far.
-        """
+    @property
+    def held(self) -> int:
+        """Events kept, in number, but for beginnings, ends and views."""
+        tables = (self._order.kept, self._views.open, self._channel.kept)
+        return sum(table.num_rows for table in tables)
+
+    @property
+    def uncertain(self) -> bool:
+        """Something could not be judged."""
+        overfull = self._order.state.overfull or self._views.state.overfull
+        return self._slow or overfull or self._channel.state.slow
+
+    def close(self, held: pa.Table, closing: Closing) -> pa.Table:
+        """Judge those of these events that are new, too; return what was not told so far."""
+        wanted = pc.field("kind").isin(GROUP_KINDS)
         new = held.filter(
-            (pc.field("kind") == EventKind.DELIVER.value)
-            & (pc.field("time_ns") >= low)
-            & (pc.field("time_ns") < high)
+            wanted & (pc.field("time_ns") >= closing.low) & (pc.field("time_ns") < closing.high)
         )
-        for name in ("incarnation", "channel_number"):
-            new = new.append_column(_KEPT.field(name), pa.nulls(new.num_rows, pa.int64()))
-        deliveries = pa.concat_tables([self.kept, new.select(_KEPT.names).cast(_KEPT)])
-        found = total_order(self._run_id, group_columns_of(lined_up(deliveries, lives), members))
-        kept = pc.field("time_ns") >= high - WINDOWS * window_ns
-        self.kept = deliveries.filter(kept).combine_chunks()
-        return self._news(found.filter(pc.field("check") == "T1"))
+        new, _ = closing.arranged(new.select(KEPT.names).cast(KEPT))
+        about = new.filter(pc.field("kind").isin(_MESSAGES))
+        stamp_ns, time_ns = integers(about, "stamp_ns"), integers(about, "time_ns")
+        ahead = stamp_ns > time_ns + closing.window_ns
+        self._slow |= bool(np.any((stamp_ns < self._settled_ns) | ahead))
+        self._settled_ns = closing.settled_ns
+        delivered = about.filter(pc.field("kind") == EventKind.DELIVER.value)
+        return pa.concat_tables(
+            [
+                self._order.close(delivered, closing),
+                self._views.close(new, closing),
+                self._channel.close(new, closing),
+            ]
+        )
 
-    def _news(self, found: pa.Table) -> pa.Table:
-        """Return those of whom nothing was said; a pair is told once."""
-        rows = []
-        details = found.column("detail").to_pylist()
-        for row, (process, detail) in enumerate(
-            zip(found.column("process").to_pylist(), details, strict=True)
-        ):
-            pair = process, msgspec.json.decode(detail)["other"]
-            if pair not in self.disagreeing:
-                self.disagreeing.add(pair)
-                rows.append(row)
-        return found.take(pa.array(rows, pa.int64())) if rows else no_violations()
+    def checked(self, deliveries: int, *, promised: bool) -> dict[str, int]:
+        """Return how much each check had to check; `promised` is T1, which needs no views."""
+        installs, received = self._views.state.installs, self._channel.state.received
+        if not (installs or promised):
+            return {}
+        counts = {"T1": deliveries, "T2": deliveries, "T3": deliveries * bool(installs)}
+        return counts | {"T4": installs} | ({"T5": received} if received else {})
+
+    def departed(self, members: int, lives: Lives) -> list[int]:
+        """Return the members that the views of others have left behind."""
+        return self._views.views(members, lives).departed
+
+    @property
+    def state(self) -> TotalState:
+        """What `restore` needs beside `tables`."""
+        return TotalState(
+            order=self._order.state,
+            views=self._views.state,
+            channel=self._channel.state,
+            settled_ns=self._settled_ns,
+            slow=self._slow,
+        )
+
+    def tables(self) -> dict[str, pa.Table]:
+        """Return the events that are kept."""
+        return {
+            "total_order": self._order.kept,
+            "total_marks": self._views.marks,
+            "total_open": self._views.open,
+            "total_channel": self._channel.kept,
+        }
+
+    def restore(self, state: TotalState, tables: dict[str, pa.Table]) -> None:
+        """Undo `state` and `tables`, which are taken out of these."""
+        self._order.state, self._order.kept = state.order, tables.pop("total_order")
+        self._views.state, self._views.marks = state.views, tables.pop("total_marks")
+        self._views.open = tables.pop("total_open")
+        self._channel.state, self._channel.kept = state.channel, tables.pop("total_channel")
+        self._settled_ns, self._slow = state.settled_ns, state.slow

@@ -147,9 +147,6 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     accounting: dict[str, int]
     checks: list[CheckReport]
     discovery: DiscoveryReport | None = None
-    unjudged: list[str] = []
-    """Checks of what the run promises that this audit does not make: the streaming audit has some.
-    """
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -211,14 +208,12 @@ def conclude(
     expect: str | None = None,
     uncertain: bool = False,
     departed: Sequence[int] = (),
-    unjudged: Sequence[str] = (),
 ) -> RunReport:
     """Turn findings into verdicts.
 
     `extra_checked`: how much optional checks had to check.  `uncertain`: some of the trace could
     not be judged, so that nothing is VALID.  A run without an order has only its trace to judge.
     `departed` are members that the views of others have left behind: they need no END.
-    `unjudged`: checks that were not made; those of them that the run promises are told.
     """
     promises = promised(settings, expect)
     incomplete = [process for process in settled.incomplete if process not in departed]
@@ -259,7 +254,6 @@ def conclude(
         incomplete=incomplete,
         accounting=settled.accounting,
         checks=checks,
-        unjudged=[check for check in unjudged if check in promises],
     )
 
 

@@ -22,7 +22,7 @@ def channel_order(run_id: str, columns: GroupColumns) -> pa.Table:
     rows = np.flatnonzero(columns.received & inside)
     if len(rows) == 0:
         return no_violations()
-    place = _places(columns.incarnation[rows], columns.channel_number[rows])
+    place = places(columns.incarnation[rows], columns.channel_number[rows])
     process = columns.process[rows]
     opens = np.ones(len(rows), np.bool_)
     opens[1:] = process[1:] != process[:-1]
@@ -37,7 +37,7 @@ def channel_order(run_id: str, columns: GroupColumns) -> pa.Table:
         mixed = columns.incarnation[rows[wrong]] != columns.incarnation[rows[proof]]
         for kind, which in (("mixed", mixed), ("reordered", ~mixed)):
             tables.append(_table(run_id, kind, columns, rows[wrong[which]], rows[proof[which]]))
-    first = _first(place)
+    first = firsts(place)
     other = np.flatnonzero(
         (columns.source[rows] != columns.source[rows[first]])
         | (columns.number[rows] != columns.number[rows[first]])
@@ -46,7 +46,7 @@ def channel_order(run_id: str, columns: GroupColumns) -> pa.Table:
     return pa.concat_tables(tables)
 
 
-def _places(incarnation: I64, number: I64) -> I64:
+def places(incarnation: I64, number: I64) -> I64:
     """Return numbers in the order of (incarnation, number), the same for the same pair."""
     unsigned = incarnation.view(np.uint64)
     lowest, highest = int(number.min()), int(number.max())
@@ -62,7 +62,7 @@ def _places(incarnation: I64, number: I64) -> I64:
     return places
 
 
-def _first(place: I64) -> I64:
+def firsts(place: I64) -> I64:
     """Return for each entry the first one with the same place."""
     first = np.empty(int(place.max()) + 1, np.int64)
     first[place[::-1]] = np.arange(len(place))[::-1]

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from orderwire.verify.kernels.columns import I64
+from orderwire.verify.kernels.columns import I64, Bools
 from orderwire.verify.kernels.total_columns import GroupColumns
 from orderwire.verify.kernels.violations import Witness, no_violations, violation_rows, violations
 
@@ -32,7 +32,7 @@ def total_order(run_id: str, columns: GroupColumns) -> pa.Table:
     after it.
     """
     rows, message = columns.deliveries
-    knots = _knots(columns.process[rows], message, columns.names.count)
+    knots = knots_of(columns)
     inside = np.flatnonzero(knots[message] >= 0) if len(message) else message
     if len(inside) == 0:
         return no_violations()
@@ -45,10 +45,10 @@ def total_order(run_id: str, columns: GroupColumns) -> pa.Table:
     )
 
 
-def _knots(process: I64, message: I64, count: int) -> I64:
+def knots_of(columns: GroupColumns) -> I64:
     """Return of each message the number of its strongly connected component; −1: it is alone."""
-    same = process[1:] == process[:-1]
-    earlier, later = message[:-1][same], message[1:][same]
+    earlier, later = _steps(columns)
+    count = columns.names.count
     if len(earlier) == 0:
         return np.full(count, -1, np.int64)
     # Not before it is needed: few runs have a total order.
@@ -60,6 +60,34 @@ def _knots(process: I64, message: I64, count: int) -> I64:
     sizes = np.bincount(labels, minlength=1)
     knots: I64 = np.where(sizes[labels] > 1, labels, -1).astype(np.int64)
     return knots
+
+
+def behind(columns: GroupColumns, start: Bools) -> Bools:
+    """Return which messages are among those of `start`, or after them in some log, step by step.
+
+    One cycle that a delivery of a message closes lies behind that message.
+    """
+    count = columns.names.count
+    earlier, later = _steps(columns)
+    first = np.flatnonzero(start)
+    if len(earlier) == 0 or len(first) == 0:
+        return start.copy()
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import breadth_first_order
+
+    edges = np.append(earlier, np.full(len(first), count)), np.append(later, first)
+    graph = csr_matrix((np.ones(len(edges[0])), edges), shape=(count + 1, count + 1))
+    found = np.zeros(count + 1, np.bool_)
+    found[breadth_first_order(graph, count, return_predecessors=False)] = True
+    return found[:count]
+
+
+def _steps(columns: GroupColumns) -> tuple[I64, I64]:
+    """Return each delivery's message, and that of the next one in the same log."""
+    rows, message = columns.deliveries
+    process = columns.process[rows]
+    same = process[1:] == process[:-1]
+    return message[:-1][same], message[1:][same]
 
 
 def _disagreements(run_id: str, columns: GroupColumns, rows: I64, message: I64) -> pa.Table:

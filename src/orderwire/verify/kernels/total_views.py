@@ -62,6 +62,21 @@ def _told_by(columns: GroupColumns, rows: I64, message: I64) -> I64:
     return told
 
 
+def lacking(columns: GroupColumns, among: Bools) -> Bools:
+    """Return which of the messages `among` some destination has not handed over."""
+    rows, message = columns.deliveries
+    told = _told_by(columns, rows, message)
+    names = np.flatnonzero(among & (told >= 0))
+    at = np.full(columns.names.count, -1, np.int64)
+    at[names] = np.arange(len(names))
+    asked = _bits(columns, told[names])
+    here = at[message] >= 0
+    asked[at[message[here]], columns.process[rows[here]]] = False
+    found = np.zeros(columns.names.count, np.bool_)
+    found[names[np.any(asked, axis=1)]] = True
+    return found
+
+
 def _blocks(message: I64, members: int) -> Iterator[slice]:
     """Cut sorted messages into blocks that do not cut one message."""
     start, size = 0, max(1, CELLS // max(1, members))
