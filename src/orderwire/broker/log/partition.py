@@ -423,9 +423,7 @@ class PartitionLog:
         if offset >= self.end_offset:
             return self.end_offset
         if offset < self.start_offset:
-            raise LocalProtocolError(
-                f"cannot cut at {offset}: the log begins at {self.start_offset}"
-            )
+            raise LocalProtocolError(f"offset {offset}: the log begins at {self.start_offset}")
         interval = self.config.index_interval_bytes
         segment = self._segment_of(offset)
         position, header = next(segment.headers(offset, self.epochs, interval))

@@ -73,7 +73,7 @@ def test_a_cut_below_the_start_is_our_mistake_and_inside_its_batch_begins_anew()
     for _ in range(3):
         log.append(batch(b"a", b"b", b"c"), 2, NOW_MS)
     log.delete_records(4, NOW_MS)
-    with pytest.raises(LocalProtocolError, match="cut at 3: the log begins at 4"):
+    with pytest.raises(LocalProtocolError, match="offset 3: the log begins at 4"):
         log.truncate(3, NOW_MS)
     assert log.truncate(5, NOW_MS) == 4
     assert (log.start_offset, log.end_offset, log.size_bytes) == (4, 4, 0)
