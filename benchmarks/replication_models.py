@@ -12,16 +12,21 @@ from pathlib import Path
 from time import process_time
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
+from replication_catching import DRAWS
 from replication_cores import CORES
 from replication_mutants import MUTANTS, caught
 from replication_scopes import searched as searched_core
 from replication_scopes import sending, writers
-from replication_shapes import drawn_run
+from replication_shapes import aimed_run, drawn_run
 from replication_standby_mutants import TWINS
 from replication_standby_mutants import caught as standby_caught
+from tests.support.replication_lane_mutants import RULES
+from tests.support.replication_lane_mutants import caught as lane_caught
 
+from orderwire.broker.replication.settings import Mode
 from orderwire.sim.paper_active_active import Initiators, search
 from orderwire.sim.replication_run import run_replication
 from orderwire.verify.replication import by_invariant
@@ -105,16 +110,39 @@ def drawn(runs: int) -> list[dict[str, Any]]:
     return rows
 
 
-def without() -> list[dict[str, Any]]:
-    """One rule of active-active, or of active-standby, taken away."""
+def without(draws: int) -> list[dict[str, Any]]:
+    """One rule taken away: in how many draws that is found out."""
     rows = []
-    for name, mutant in MUTANTS.items():
-        found = caught(mutant, range(mutant.first_seed, mutant.first_seed + 30))
-        rows.append({"without": name, "rule": mutant.rule, "violations": sorted(found)})
-    for name, twin in TWINS.items():
-        runs, broken = standby_caught(name)
-        row = {"without": f"active-standby: {name}", "rule": twin.rule, "runs": runs}
-        rows.append(row | {"violations": sorted(broken)})
+    for mode, names in {
+        Mode.ACTIVE_ACTIVE: MUTANTS,
+        Mode.ACTIVE_STANDBY: TWINS,
+        Mode.ACTIVE_ACTIVE_LANES: RULES,
+    }.items():
+        for name in names:
+            if mode is Mode.ACTIVE_ACTIVE:
+                rule, found = MUTANTS[name].rule, caught(MUTANTS[name], draws)
+            elif mode is Mode.ACTIVE_STANDBY:
+                rule, found = TWINS[name].rule, standby_caught(name, draws)
+            else:
+                rule, found = RULES[name], lane_caught(name, draws)
+            row = {"protocol": mode.value, "without": name, "rule": rule, "draws": found.draws}
+            counts = {"caught": len(found.seeds), "noticed": found.noticed}
+            rows.append(row | counts | {"violations": dict(sorted(found.broken.items()))})
+    return rows
+
+
+def met(lives: int) -> list[dict[str, Any]]:
+    """How many faults meet work, at drawn times and aimed."""
+    rows = []
+    for mode, make_replica in CORES.items():
+        for name, shape in {"drawn": drawn_run, "aimed": aimed_run}.items():
+            faults = found = 0
+            for seed in range(lives):
+                outcome = run_replication(make_replica, shape(seed, mode), seed)
+                faults += len(outcome.faults)
+                found += outcome.met
+            row = {"protocol": mode.value, "faults come": name, "lives": lives}
+            rows.append(row | {"faults": faults, "met": found})
     return rows
 
 
@@ -128,7 +156,8 @@ def main() -> None:
         "literal": literal(),
         "searched": searched(2 if options.quick else 120),
         "drawn": drawn(40 if options.quick else 1_000),
-        "without": without(),
+        "met": met(10 if options.quick else 300),
+        "without": without(4 if options.quick else DRAWS),
     }
     if options.json:
         print(json.dumps({"name": "replication_models", **found}, indent=2))

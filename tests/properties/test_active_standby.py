@@ -21,8 +21,7 @@ from orderwire.broker.replication.effects import Answer, Effects
 from orderwire.broker.replication.settings import Mode, ReplicationSettings
 from orderwire.broker.replication.view import BrokerId
 from orderwire.kernel import NS_PER_MS, NS_PER_S, Instant, stream
-from orderwire.sim.replication_clients import ProducerSettings
-from orderwire.sim.replication_cluster import WorldSettings
+from orderwire.sim.replication_clients import ProducerSettings, WorldSettings
 from orderwire.sim.replication_run import Faults, Outcome, ReplicationRun, RunSettings
 from orderwire.verify.replication import by_invariant
 

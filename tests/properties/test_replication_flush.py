@@ -8,8 +8,7 @@ from orderwire.broker.replication.active_active_member import Member
 from orderwire.broker.replication.settings import Mode, ReplicationSettings
 from orderwire.broker.settings import Flush
 from orderwire.kernel import NS_PER_MS, NS_PER_S
-from orderwire.sim.replication_clients import ProducerSettings
-from orderwire.sim.replication_cluster import WorldSettings
+from orderwire.sim.replication_clients import ProducerSettings, WorldSettings
 from orderwire.sim.replication_run import Faults, RunSettings, run_replication
 
 MODES = [Mode.ACTIVE_ACTIVE, Mode.ACTIVE_ACTIVE_LANES]

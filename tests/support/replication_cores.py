@@ -29,7 +29,7 @@ def active_active(
 def lanes(
     me: BrokerId, storage: FaultyStorage, settings: ReplicationSettings, now: Instant
 ) -> ActiveActiveLanes:
-    log = PartitionLog.open(storage, LOG, now // NS_PER_MS)
+    log = PartitionLog.open(storage, LOG, now // NS_PER_MS, cuts_damage=False)
     return ActiveActiveLanes(me, storage, log, settings, now)
 
 

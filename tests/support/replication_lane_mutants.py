@@ -5,6 +5,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+import msgspec
+from tests.support.replication_catching import DRAWS, Caught, Draws, caught_in
+from tests.support.replication_lanes import lane_replica
+from tests.support.replication_shapes import aimed_run
+
 from orderwire.broker.replication.active_active_lanes import ActiveActiveLanes
 from orderwire.broker.replication.active_active_lanes_member import LaneMember
 from orderwire.broker.replication.active_active_lanes_original import LaneOriginal
@@ -12,8 +17,10 @@ from orderwire.broker.replication.effects import Effects
 from orderwire.broker.replication.lane_order import SequenceJudge
 from orderwire.broker.replication.lane_store import LaneStore, LaneSync
 from orderwire.broker.replication.lane_waiting import Waiting, WaitingRequests
+from orderwire.broker.replication.settings import Mode
 from orderwire.broker.replication.view import BrokerId
 from orderwire.kernel import NS_PER_MS, Instant
+from orderwire.sim.replication_run import Outcome, RunSettings, run_replication
 
 _take_over = LaneOriginal._take_over
 _open_lane = ActiveActiveLanes.open_lane
@@ -96,14 +103,23 @@ BREACHES = {
     "unfenced": {"I7", "I8"},
     "acks-all-at-order": {"I1"},
     "reads-ahead": {"I3"},
-    "cut-ignored": {"I1", "I2", "I3", "AssertionError"},
+    "cut-ignored": {"I1", "I2", "I3"},
     "done-before-sync": {"I1", "I2"},
-    "own-lane-dropped": {"I4"},
-    "duplicates-ordered": {"I5"},
+    "own-lane-dropped": {"I4", "I8"},
+    "duplicates-ordered": {"I1", "I5"},
 }
 
-FIRST_SEED = {"cut-ignored": 43, "own-lane-dropped": 4, "unfenced": 110}
-"""Close before one that shows it."""
+DRAWS_OF = {
+    "unfenced": Draws({"expiries": 4, "slow_spans": 6, "splits": 2}, ("election",), 10),
+    "acks-all-at-order": Draws({"crashes": 2}),
+    "reads-ahead": Draws({"crashes": 2}),
+    "cut-ignored": Draws({"crashes": 3, "expiries": 3, "splits": 3}, ("round", "election"), 10),
+    "done-before-sync": Draws({"power_failures": 4, "torn_crashes": 2}, ("round", "disk")),
+    "own-lane-dropped": Draws({"crashes": 5, "splits": 4}, ("produce", "round"), 10),
+    "duplicates-ordered": Draws(
+        {"client_breaks": 6, "crashes": 2, "expiries": 2}, ("produce", "copy"), 3
+    ),
+}
 
 
 @contextmanager
@@ -113,3 +129,28 @@ def mutated(name: str) -> Iterator[None]:
         for each in MUTANTS[name]:
             patches.enter_context(mock.patch.object(*each, create=True))
         yield
+
+
+def lane_run(seed: int, name: str) -> RunSettings:
+    """A drawn partition, with what brings a mutant to light."""
+    drawn = DRAWS_OF[name].of(aimed_run(seed, Mode.ACTIVE_ACTIVE_LANES))
+    if name != "own-lane-dropped":
+        return drawn
+    # What acks=1 acknowledged, and nobody else may have yet.
+    producers = tuple(
+        msgspec.structs.replace(each, acks=1, idempotent=False, in_flight_max=3)
+        for each in drawn.world.producers
+    )
+    return msgspec.structs.replace(
+        drawn, world=msgspec.structs.replace(drawn.world, producers=producers)
+    )
+
+
+def caught(name: str, draws: int = DRAWS, enough: int | None = None) -> Caught:
+    """In how many of these draws it is found out that the rule is missing."""
+
+    def live(seed: int) -> Outcome:
+        with mutated(name):
+            return run_replication(lane_replica, lane_run(seed, name), seed)
+
+    return caught_in(live, BREACHES[name], range(draws), enough=enough)

@@ -3,12 +3,12 @@
 [S004:5.3]
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
+from replication_catching import DRAWS, Caught, Draws, caught_in
 from replication_cores import LOG
-from replication_shapes import drawn_run
+from replication_shapes import aimed_run
 
 from orderwire.broker.log import Appended
 from orderwire.broker.log.faulty import FaultyStorage
@@ -25,10 +25,9 @@ from orderwire.broker.replication.settings import (
     ReplicationSettings,
 )
 from orderwire.broker.replication.view import BrokerId
-from orderwire.kernel import NS_PER_MS, NS_PER_S, Instant, OrderwireError
+from orderwire.kernel import NS_PER_MS, Instant
 from orderwire.sim.replication_cluster import MakeReplica
-from orderwire.sim.replication_run import Faults, RunSettings, run_replication
-from orderwire.verify.replication import by_invariant
+from orderwire.sim.replication_run import RunSettings, run_replication
 
 
 class Unfenced(ActiveActiveReplica):
@@ -129,11 +128,8 @@ class Mutant(NamedTuple):
     make_replica: MakeReplica
     breaks: frozenset[str]
     """Invariants of which at least one is broken."""
-    faults: dict[str, int]
-    """What brings it to light in drawn runs."""
+    draws: Draws
     coordination: Coordination = Coordination.RPC
-    deliver_factor: int = 1
-    first_seed: int = 0
 
 
 def made_by(kind: type[ActiveActiveReplica]) -> MakeReplica:
@@ -150,36 +146,36 @@ MUTANTS = {
         "R2",
         made_by(Unfenced),
         frozenset({"I1", "I2", "I3", "I5", "I7"}),
-        {"expiries": 3, "pauses": 3},
-        first_seed=3,
+        Draws({"expiries": 3, "pauses": 3}),
     ),
     "promise": Mutant(
         "R3",
         made_by(Faithless),
         frozenset({"I1", "I2", "I3", "I4", "I5", "I8"}),
-        {"expiries": 1, "slow_spans": 3},
+        Draws({"expiries": 1, "slow_spans": 6}, ("produce", "round"), 20),
         Coordination.ZOOKEEPER,
-        10,
-        first_seed=12,
     ),
-    "high watermark": Mutant("R6", made_by(ReadsAhead), frozenset({"I3"}), {"crashes": 2}),
-    "answer at commit": Mutant("4.4", made_by(Early), frozenset({"I1"}), {}),
+    "high watermark": Mutant("R6", made_by(ReadsAhead), frozenset({"I3"}), Draws({"crashes": 2})),
+    "answer at commit": Mutant("4.4", made_by(Early), frozenset({"I1"}), Draws({})),
     "collect": Mutant(
         "R7",
         made_by(Lonely),
         frozenset({"I1", "I2", "I3"}),
-        {"crashes": 3, "expiries": 2},
+        Draws({"crashes": 3, "expiries": 2}),
     ),
     "orphans": Mutant(
-        "R8", Wasteful, frozenset({"I4", "I8"}), {"crashes": 4, "pauses": 4, "partings": 4}
+        "R8",
+        Wasteful,
+        frozenset({"I4", "I8"}),
+        Draws({"crashes": 4, "pauses": 4, "partings": 4}),
     ),
-    "disk": Mutant("R5", made_by(NotSynced), frozenset({"I1", "I2"}), {"power_failures": 4}),
+    "disk": Mutant("R5", made_by(NotSynced), frozenset({"I1", "I2"}), Draws({"power_failures": 4})),
 }
 
 
 def mutant_run(seed: int, mutant: Mutant) -> RunSettings:
     """A drawn partition of three, with what brings a mutant to light."""
-    drawn = drawn_run(seed, Mode.ACTIVE_ACTIVE, replicas=(3,))
+    drawn = aimed_run(seed, Mode.ACTIVE_ACTIVE, replicas=(3,))
     replication = msgspec.structs.replace(
         drawn.replication,
         orphan_policy=OrphanPolicy.REPUBLISH,
@@ -191,24 +187,18 @@ def mutant_run(seed: int, mutant: Mutant) -> RunSettings:
         round_timeout_ns=300 * NS_PER_MS,
     )
     return msgspec.structs.replace(
-        drawn,
-        faults=Faults(**mutant.faults),
+        mutant.draws.of(drawn),
         replication=replication,
         acks_one_lost=False,
         acks_one_committed=True,
-        settle_ns=3 * NS_PER_S,
-        deliver_factor=mutant.deliver_factor,
     )
 
 
-def caught(mutant: Mutant, seeds: Iterable[int]) -> dict[str, int]:
-    """Invariants that the first seed breaks whose run breaks what the mutant should."""
-    for seed in seeds:
-        try:
-            outcome = run_replication(mutant.make_replica, mutant_run(seed, mutant), seed)
-        except (AssertionError, OrderwireError):
-            continue  # it noticed itself that something is wrong
-        found = by_invariant(outcome.breaches)
-        if found.keys() & mutant.breaks:
-            return found
-    return {}
+def caught(mutant: Mutant, draws: int = DRAWS, enough: int | None = None) -> Caught:
+    """In how many of these draws it is found out that the rule is missing."""
+    return caught_in(
+        lambda seed: run_replication(mutant.make_replica, mutant_run(seed, mutant), seed),
+        mutant.breaks,
+        range(draws),
+        enough=enough,
+    )

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from random import Random
 
+import msgspec
+
 from orderwire.broker.replication.settings import (
     Coordination,
     Distribution,
@@ -13,12 +15,17 @@ from orderwire.broker.replication.settings import (
 )
 from orderwire.broker.replication.view import BrokerId
 from orderwire.broker.settings import Flush
-from orderwire.kernel import NS_PER_MS, stream
-from orderwire.sim.replication_clients import ProducerSettings
-from orderwire.sim.replication_cluster import MakeReplica, WorldSettings
+from orderwire.kernel import NS_PER_MS, NS_PER_S, stream
+from orderwire.sim.replication_clients import ProducerSettings, WorldSettings
+from orderwire.sim.replication_cluster import MakeReplica
+from orderwire.sim.replication_moments import KINDS
 from orderwire.sim.replication_run import Faults, Outcome, RunSettings, run_replication
 
-ALL_FAULTS = tuple(each for each in Faults.__struct_fields__ if each not in ("blackouts", "ruins"))
+ALL_FAULTS = tuple(
+    each
+    for each in Faults.__struct_fields__
+    if each not in ("blackouts", "ruins", "splits", "flips")
+)
 MORE_THAN_ONE = 0.45
 """How likely a kind of fault is in a run at all."""
 
@@ -98,6 +105,47 @@ def drawn_run(
         # A deposed active-standby original cuts its log back, as Kafka's does.
         acks_one_lost=mode is Mode.ACTIVE_STANDBY or settings.orphan_policy is OrphanPolicy.DROP,
         acks_one_committed=settings.orphan_policy is not OrphanPolicy.QUARANTINE,
+    )
+
+
+def aimed_run(
+    seed: int,
+    mode: Mode,
+    *,
+    replicas: Sequence[int] = (2, 3, 3, 3, 4, 5),
+    without: Sequence[str] = (),
+    faults: Faults | None = None,
+) -> RunSettings:
+    """One partition's life under load, with faults that come in the middle of its work."""
+    drawn = drawn_run(seed, mode, replicas=replicas)
+    draw = stream(seed, f"aim/{mode.value}")
+    producers = tuple(
+        msgspec.structs.replace(
+            each, batches=tuple(draw.randint(1, 3) for _ in range(draw.randint(60, 120)))
+        )
+        for each in drawn.world.producers
+    )
+    kinds = [each for each in (*ALL_FAULTS, "splits", "flips") if each not in without]
+    counts = dict.fromkeys(kinds, 0)
+    for _ in range(draw.randint(2, 10)):
+        counts[draw.choice(kinds)] += 1
+    befalls = faults or Faults(**counts)
+    factor = draw.choice([1, 1, 1, 3, 10])
+    settings = drawn.replication
+    if befalls.flips:
+        # Nobody but who is damaged may have to leave: the one that is left would have no copy.
+        factor = 1
+        settings = msgspec.structs.replace(settings, round_timeout_ns=300 * NS_PER_MS)
+        # What only acks=1 acknowledged may have come into the log that is set aside.
+        drawn = msgspec.structs.replace(drawn, acks_one_lost=True)
+    return msgspec.structs.replace(
+        drawn,
+        world=msgspec.structs.replace(drawn.world, producers=producers),
+        replication=settings,
+        faults=befalls,
+        faults_ns=NS_PER_S,
+        deliver_factor=factor,
+        aim=KINDS,
     )
 
 

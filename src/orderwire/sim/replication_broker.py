@@ -41,6 +41,12 @@ class Broker:
         failed, or it is another disk.  Until its replica is sure that it has everything again."""
         self.held_back = False
         """Whether it is not started for now."""
+        self.flipped = False
+        """Whether bits of its log were flipped, and it has not all that is committed again."""
+        self.given_up = False
+        """Whether damage was found, and its replica is not opened again yet; its process lives."""
+        self.lost: str | None = None
+        """What was wrong with the log then."""
         self.high_watermark = 0
         """As the world was told."""
 

@@ -43,6 +43,23 @@ class ProducerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Each message has at least so many."""
 
 
+class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is there."""
+
+    replicas: int = 3
+    preferred: BrokerId | None = None
+    """Who should be original."""
+    producers: tuple[ProducerSettings, ...] = (ProducerSettings(),)
+    consumers: int = 1
+    coarse: bool = False
+    """Whether both ends of a link hear of its end at once, and a watch brings what it is about:
+    fewer steps for an exhaustive search."""
+    acks_one_durable: bool = False
+    """Whether what acks=1 acknowledged has to survive power failures."""
+    sync_at_once: bool = False
+    """Whether the disk is done before anything else happens."""
+
+
 class Request(msgspec.Struct, gc=False):
     """One batch on its way."""
 
@@ -176,3 +193,5 @@ class Consumer:
     def __init__(self, number: int) -> None:
         self.number = number
         self.position = 0
+        self.at = -1
+        """Which broker it asked last."""

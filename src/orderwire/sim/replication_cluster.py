@@ -5,12 +5,10 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Protocol, TypeAlias
 
-import msgspec
-
 from orderwire.broker.flush import Flush
 from orderwire.broker.log import Appended, Refused
 from orderwire.broker.log.faulty import FaultyStorage, PowerFailure
-from orderwire.broker.log.storage import StorageError
+from orderwire.broker.log.storage import LogDamaged, StorageError
 from orderwire.broker.replication import effects as asked
 from orderwire.broker.replication.active_active_messages import RejoinFetch
 from orderwire.broker.replication.replica import Replica
@@ -18,7 +16,7 @@ from orderwire.broker.replication.settings import Coordination, ReplicationSetti
 from orderwire.broker.replication.view import BrokerId
 from orderwire.kernel import Instant
 from orderwire.sim.replication_broker import Broker, plain
-from orderwire.sim.replication_clients import ProducerSettings
+from orderwire.sim.replication_clients import WorldSettings
 from orderwire.sim.replication_disk import batches_of, main_log
 from orderwire.sim.replication_zookeeper import PartitionZnodes, Session
 from orderwire.verify import replication as told
@@ -45,23 +43,6 @@ class MakeReplica(Protocol):
         ...
 
 
-class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Who is there."""
-
-    replicas: int = 3
-    preferred: BrokerId | None = None
-    """Who should be original."""
-    producers: tuple[ProducerSettings, ...] = (ProducerSettings(),)
-    consumers: int = 1
-    coarse: bool = False
-    """Whether both ends of a link hear of its end at once, and a watch brings what it is about:
-    fewer steps for an exhaustive search."""
-    acks_one_durable: bool = False
-    """Whether what acks=1 acknowledged has to survive power failures."""
-    sync_at_once: bool = False
-    """Whether the disk is done before anything else happens."""
-
-
 class Cluster:
     """Brokers, links, disks and ZooKeeper: everything but the clients and the choice."""
 
@@ -81,6 +62,8 @@ class Cluster:
         self.on_event: Callable[[told.Event], None] = on_event or self.history.append
         self.on_offer: Callable[[Step], None] | None = None
         """Told of each step that has become possible."""
+        self.on_effect: Callable[[int, asked.Effect], None] | None = None
+        """Told of what each replica has asked for."""
         self.on_deadline: Callable[[BrokerId, Instant | None], None] | None = None
         self.pending: dict[Step, None] = {}
         """Steps that are possible now, in the order in which they became so."""
@@ -120,6 +103,7 @@ class Cluster:
     def withdraw(self, *, broker: int | None = None, pair: tuple[int, int] | None = None) -> None:
         """Forget steps that are no longer possible."""
         local = {"view", "read", "zk", "sync_begin", "sync_run", "sync_end", "told_lost", "begin"}
+        local.add("reopen")
         links = {"deliver", "up", "down", "connect"}
         for step in list(self.pending):
             kind, who, other = step
@@ -145,6 +129,9 @@ class Cluster:
         except PowerFailure:
             self.crash(who, broker.doom)
             return
+        except LogDamaged as damage:
+            self.give_up(broker, damage)
+            return
         except StorageError:
             self.crash(who)
             return
@@ -154,7 +141,11 @@ class Cluster:
             went = told.WentBack(broker.number, broker.life, broker.high_watermark, empty)
             self.on_event(went)
         for effect in effects or ():
+            if broker.replica is not replica:
+                return  # what was committed could not be read
             self._do(broker, effect)
+            if self.on_effect is not None:
+                self.on_effect(who, effect)
         if self.on_deadline is not None and broker.replica is replica:
             self.on_deadline(broker.number, replica.next_deadline())
 
@@ -227,7 +218,14 @@ class Cluster:
         batches: list[told.Batch] = []
         at = start
         while at < min(high_watermark, replica.log.end_offset):
-            part = replica.log.read(at, READ_BYTES, high_watermark)
+            try:
+                part = replica.log.read(at, READ_BYTES, high_watermark)
+            except LogDamaged as damage:
+                self.give_up(broker, damage)
+                return
+            except PowerFailure:
+                self.crash(broker.number, broker.doom)
+                return
             assert isinstance(part, bytes), part
             found = list(batches_of(part))
             if not found:
@@ -241,6 +239,10 @@ class Cluster:
 
     def answered(self, token: int, who: int, connection: int, result: Appended | Refused) -> None:
         """A producer's request is answered."""
+        raise NotImplementedError
+
+    def give_up(self, broker: Broker, damage: LogDamaged) -> None:
+        """A replica has found that its files do not read as they were written."""
         raise NotImplementedError
 
     def gone(self, broker: BrokerId) -> None:
@@ -450,7 +452,8 @@ class Cluster:
             return
         self.believes.discard((who, peer))
         self.call(who, lambda replica, now: replica.disconnected(BrokerId(peer), now))
-        if not self.brokers[peer].up and not self.world.coarse and self.brokers[peer].life % 2:
+        other = self.brokers[peer]
+        if not (other.up or other.given_up or self.world.coarse) and other.life % 2:
             # Who looks may find that its process has ended.
             self.call(who, lambda replica, now: replica.ended(BrokerId(peer), now))
         self._offer_connect(who, peer)
@@ -467,14 +470,15 @@ class Cluster:
 
     # Processes and disks.
 
-    def start(self, who: int) -> None:
-        """A process starts, with the files that are there."""
+    def start(self, who: int, found: str | None = None) -> None:
+        """A process starts, or a replica that was given up, with the files that are there; `found`:
+        what is wrong with them."""
         broker = self.brokers[who]
         assert not broker.up
         broker.life += 1
         now = self.clock(who)
         try:
-            broker.replica = self.make_replica(broker.number, broker.storage, self.settings, now)
+            broker.replica = self._open(broker, now, found)
         except PowerFailure:  # it ends while it recovers
             self._stopped(broker, broker.doom)
             return
@@ -488,6 +492,9 @@ class Cluster:
         if self.on_deadline is not None:
             self.on_deadline(broker.number, broker.replica.next_deadline())
 
+    def _open(self, broker: Broker, now: Instant, found: str | None) -> Replica:
+        raise NotImplementedError
+
     def _start(self, who: int, _: int) -> None:
         if not self.brokers[who].up and not self.brokers[who].held_back:
             self.start(who)
@@ -495,9 +502,9 @@ class Cluster:
     def crash(self, who: int, power: Random | None = None) -> None:
         """A process ends.  Its files stay as they were written, or, without power, as synced."""
         broker = self.brokers[who]
-        if not broker.up:
+        if not broker.up and not broker.given_up:
             return
-        broker.replica = None
+        broker.replica, broker.given_up = None, False
         broker.work = broker.work_error = None
         broker.sync_wanted = False
         broker.operations.clear()
@@ -519,7 +526,7 @@ class Cluster:
     def _stopped(self, broker: Broker, power: Random | None) -> None:
         """What is left of a process: its files."""
         broker.storage.disk.crash_at_write = None
-        broker.doom = None
+        broker.doom = broker.lost = None
         if power is not None:
             broker.storage = broker.storage.after_crash(power)
             broker.power_failed = True
@@ -575,6 +582,8 @@ class Cluster:
         if work is None:
             return
         broker.work = broker.work_error = None
+        if broker.given_up:
+            self.offer("reopen", who)
         self.call(who, lambda replica, now: replica.end_sync(work, now, error))
         if error is not None:
             self.crash(who)

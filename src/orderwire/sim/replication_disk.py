@@ -5,6 +5,7 @@ So that what is judged does not depend on the code that is judged.
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from orderwire.broker.log.faulty import FaultyStorage
 from orderwire.verify import kafka_batches
@@ -24,13 +25,29 @@ def batches_of(data: bytes) -> Iterator[Batch]:
         yield batch
 
 
+def is_segment(name: str) -> bool:
+    """Whether a file is a piece of the main log."""
+    return _SEGMENT.fullmatch(name) is not None
+
+
 def main_log(storage: FaultyStorage) -> tuple[Batch, ...]:
     """What lies in the segments, in order."""
     found: list[Batch] = []
     for name, file in sorted(storage.disk.files.items()):
-        if _SEGMENT.fullmatch(name):
+        if is_segment(name):
             found += batches_of(bytes(file.content))
     return tuple(found)
+
+
+def before_gap(batches: tuple[Batch, ...], log_start: int) -> tuple[Batch, ...]:
+    """Up to where the next batch does not follow: a power failure may leave a gap behind that.
+
+    What lies below the log's start may be half gone in any case.
+    """
+    for number, (one, other) in enumerate(pairwise(batches), 1):
+        if other.first != one.last + 1 and other.first > log_start:
+            return batches[:number]
+    return batches
 
 
 def messages_on(storage: FaultyStorage) -> Iterator[str]:

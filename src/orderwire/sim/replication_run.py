@@ -13,40 +13,23 @@ from typing import Any
 
 import msgspec
 
-from orderwire.broker.replication.effects import Replace
+from orderwire.broker.replication.effects import Elect, Replace
 from orderwire.broker.replication.settings import ReplicationSettings
 from orderwire.broker.replication.view import BrokerId
-from orderwire.kernel import NS_PER_MS, NS_PER_S, NS_PER_US, Instant, stream
-from orderwire.sim.replication_cluster import NOON, MakeReplica, Step, WorldSettings
+from orderwire.kernel import NS_PER_MS, NS_PER_S, Instant, stream
+from orderwire.sim.replication_clients import WorldSettings
+from orderwire.sim.replication_cluster import NOON, MakeReplica, Step
+from orderwire.sim.replication_delays import AT_BROKER, DELAYS_NS
+from orderwire.sim.replication_moments import DISK, FETCH, PRODUCE, Aim, Strike, kind_of, work_at
 from orderwire.sim.replication_world import ReplicationWorld
-from orderwire.verify.replication import Breach, Event, Judge
+from orderwire.verify.replication import Breach, Delivered, Event, Judge
 
-DELAYS_NS: dict[str, tuple[int, int]] = {
-    "deliver": (50 * NS_PER_US, 800 * NS_PER_US),
-    "zk": (200 * NS_PER_US, 4 * NS_PER_MS),
-    "read": (100 * NS_PER_US, 5 * NS_PER_MS),
-    "view": (100 * NS_PER_US, 2 * NS_PER_MS),
-    "sync_end_seen": (100 * NS_PER_US, 5 * NS_PER_MS),
-    "locked": (100 * NS_PER_US, 5 * NS_PER_MS),
-    "begin": (1 * NS_PER_MS, 10 * NS_PER_MS),
-    "session_end": (1 * NS_PER_MS, 300 * NS_PER_MS),
-    "told_lost": (1 * NS_PER_MS, 200 * NS_PER_MS),
-    "connect": (1 * NS_PER_MS, 10 * NS_PER_MS),
-    "up": (20 * NS_PER_US, 500 * NS_PER_US),
-    "down": (20 * NS_PER_US, 5 * NS_PER_MS),
-    "sync_begin": (10 * NS_PER_US, 50 * NS_PER_US),
-    "sync_run": (100 * NS_PER_US, 3 * NS_PER_MS),
-    "sync_end": (10 * NS_PER_US, 200 * NS_PER_US),
-    "send": (200 * NS_PER_US, 8 * NS_PER_MS),
-    "answer": (50 * NS_PER_US, 1 * NS_PER_MS),
-    "lose": (100 * NS_PER_US, 5 * NS_PER_MS),
-    "start": (5 * NS_PER_MS, 400 * NS_PER_MS),
-}
-"""Least and largest delay of each kind of step; one in fifty takes ten times as long."""
-AT_BROKER = frozenset(
-    {"view", "read", "sync_end_seen", "locked", "up", "down", "sync_begin", "sync_run"}
-    | {"sync_end", "wake", "told_lost", "begin"}
-)
+SCRUB_NS = (5 * NS_PER_MS, 60 * NS_PER_MS)
+"""How long it takes, least and most, until a scrub comes by a bit that has flipped."""
+AGAIN_NS = 5 * NS_PER_MS
+"""A fault that cannot come now is tried again then."""
+NEEDS_PEERS = frozenset({"link_breaks", "partings", "pauses", "slow_spans", "splits", "blackouts"})
+"""Faults that may leave a damaged replica alone in the in-sync set; then nobody has what it was."""
 IMPATIENCE_NS = 3 * NS_PER_S
 """A client that has waited so long for an answer connects anew."""
 EVENTS_MAX = 300_000
@@ -79,6 +62,11 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
     """Power failures of all brokers at once: each disk keeps what it does."""
     ruins: int = 0
     """Times that the whole in-sync set is gone, and another replica is put in its place."""
+    splits: int = 0
+    """Brokers that reach one other only, and not ZooKeeper: their sessions end, and they do not
+    hear of it."""
+    flips: int = 0
+    """Single bits of one stored log that turn over."""
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +86,9 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Whether what acks=1 acknowledged may be nowhere in the end."""
     acks_one_committed: bool = True
     """Whether it has to be committed in the end: orphans are not left where they are."""
+    aim: tuple[str, ...] = ()
+    """Kinds of work that faults wait for and interrupt, one fault after another; none: they come at
+    drawn times."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +107,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Answers that clients do not try again after."""
     history: list[Event]
     elections: int
+    faults: list[tuple[str, frozenset[str]]]
+    """Each fault that came, and the kinds of work that it met where it did."""
+
+    @property
+    def met(self) -> int:
+        """How many faults met work."""
+        return sum(bool(work) for _, work in self.faults)
 
 
 class ReplicationRun:
@@ -125,6 +123,12 @@ class ReplicationRun:
         self.settings = settings
         self.judge = Judge()
         self.history: list[Event] = []
+        self.faults: list[tuple[str, frozenset[str]]] = []
+        self._aim: Aim | None = None
+        self._split: tuple[int, int] | None = None
+        """Who does not know that its session has ended, and the one that it reaches."""
+        self._struck: tuple[int, int] | None = None
+        """Whom the fault that comes now befalls, where that is not drawn."""
         self._heap: list[tuple[int, int, Callable[..., None], Any]] = []
         self._sequence = count().__next__
         self._delay = stream(seed, "delays")
@@ -152,6 +156,8 @@ class ReplicationRun:
     def _event(self, event: Event) -> None:
         self.history.append(event)
         self.judge.take(event)
+        if self._aim is not None and isinstance(event, Delivered):
+            self._happened(FETCH, event.broker, event.broker)
 
     def _at(self, time_ns: int, act: Callable[..., None], what: Any = None) -> None:
         heappush(self._heap, (time_ns, self._sequence(), act, what))
@@ -191,6 +197,10 @@ class ReplicationRun:
         if step[0] == "send":
             self._watch(step[1])
         self.world.take(step)
+        if self._aim is not None and step[0] in ("send", "sync_run"):
+            who = self._place(step)
+            if who >= 0:
+                self._happened(PRODUCE if step[0] == "send" else DISK, who, who)
 
     def _watch(self, who: int) -> None:
         """A client loses its patience, should the request that it sends now stay unanswered."""
@@ -239,34 +249,101 @@ class ReplicationRun:
     def _plan(self) -> None:
         faults = self.settings.faults
         draw = self._fault
-        for name in faults.__struct_fields__:
-            for _ in range(getattr(faults, name)):
+        names = [name for name in faults.__struct_fields__ for _ in range(getattr(faults, name))]
+        if self.settings.aim:
+            draw.shuffle(names)
+            self._aim = Aim(names, self.settings.aim, draw, NOON)
+            self.world.on_effect = self._asked
+            self._at(self._quiet_from, lambda _: self._strike_rest())
+        else:
+            for name in names:
                 at = NOON + draw.randint(0, self.settings.faults_ns)
-                self._at(at, getattr(self, "_do_" + name))
+                self._at(at, self._strike_any, name)
         for _ in range(self.settings.looks):
             at = NOON + draw.randint(0, self.settings.faults_ns)
             self._at(at, lambda _: self._look())
         for consumer in self.world.consumers:
             self._at(NOON, self._poll, consumer.number)
 
-    def _who(self) -> int:
+    def _asked(self, who: int, effect: Any) -> None:
+        if isinstance(effect, Elect) and self._split is not None and who != self._split[0]:
+            # It makes itself known again to the one that it reaches, which is about to follow
+            # another.
+            pair, self._split = self._split, None
+            self._at(self.world.now, lambda _: self.world.break_link(*pair))
+        kind = kind_of(effect)
+        if kind is not None:
+            self._happened(kind, who, getattr(effect, "to", who))
+
+    def _happened(self, kind: str, who: int, other: int) -> None:
+        assert self._aim is not None
+        now = self.world.now
+        if now >= self._quiet_from:
+            return
+        strike = self._aim.happened(kind, who, other, now)
+        if strike is not None:
+            self._at(now + strike.delay_ns, self._strike, strike)
+
+    def _strike_any(self, name: str) -> None:
+        if name in NEEDS_PEERS and self._flipped is not None:
+            if self.world.now < self._quiet_from:
+                self._at(self.world.now + AGAIN_NS, self._strike_any, name)
+            return
+        getattr(self, "_do_" + name)(None)
+
+    def _strike(self, strike: Strike) -> None:
+        self._struck = strike.who, strike.other
+        self._strike_any(strike.fault)
+        self._struck = None
+
+    @property
+    def _flipped(self) -> int | None:
+        """Whose log is damaged."""
+        return next((each.number for each in self.world.brokers if each.flipped), None)
+
+    def _strike_rest(self) -> None:
+        """Whatever no moment came for."""
+        assert self._aim is not None
+        for name in self._aim.left:
+            self._strike_any(name)
+        self._aim.left.clear()
+
+    def _befalls(self, fault: str, *brokers: int) -> None:
+        self.faults.append((fault, work_at(self.world, *brokers)))
+
+    def _who(self, fault: str) -> int:
         """A broker, the original more often than others."""
+        who = self._draw_who()
+        self._befalls(fault, who)
+        return who
+
+    def _draw_who(self) -> int:
+        flipped = self._flipped
+        if flipped is not None:  # one fault at a time
+            return flipped
+        if self._struck is not None:
+            return self._struck[0]
         original = self.world.znodes.original
         if original is not None and self._fault.random() < 0.5:
             return original
         return self._fault.randrange(len(self.world.brokers))
 
-    def _pair(self) -> tuple[int, int]:
-        a, b = self._fault.sample(range(len(self.world.brokers)), 2)
+    def _pair(self, fault: str) -> tuple[int, int]:
+        if self._struck is not None and self._struck[0] != self._struck[1]:
+            a, b = self._struck
+        else:
+            a, b = self._fault.sample(range(len(self.world.brokers)), 2)
+        self._befalls(fault, a, b)
         return a, b
 
     def _do_crashes(self, _: Any) -> None:
-        self.world.crash(self._who())
+        self.world.crash(self._who("crashes"))
 
     def _do_power_failures(self, _: Any) -> None:
-        self.world.crash(self._who(), Random(self._fault.random()))
+        self.world.crash(self._who("power_failures"), Random(self._fault.random()))
 
     def _do_blackouts(self, _: Any) -> None:
+        self._befalls("blackouts", *(broker.number for broker in self.world.brokers))
         for broker in self.world.brokers:
             self.world.crash(broker.number, Random(self._fault.random()))
 
@@ -307,29 +384,45 @@ class ReplicationRun:
             self.world.let_start(broker.number)
 
     def _do_torn_crashes(self, _: Any) -> None:
-        broker = self.world.brokers[self._who()]
+        broker = self.world.brokers[self._who("torn_crashes")]
         disk = broker.storage.disk
         disk.crash_at_write = disk.writes + self._fault.randint(0, 4)
         if self.settings.faults.power_failures and self._fault.random() < 0.5:
             broker.doom = Random(self._fault.random())
 
     def _do_expiries(self, _: Any) -> None:
-        self.world.expire(self._who())
+        self.world.expire(self._who("expiries"))
 
     def _do_suspensions(self, _: Any) -> None:
-        self.world.suspend(self._who())
+        self.world.suspend(self._who("suspensions"))
 
     def _do_link_breaks(self, _: Any) -> None:
-        self.world.break_link(*self._pair())
+        self.world.break_link(*self._pair("link_breaks"))
 
     def _do_partings(self, _: Any) -> None:
-        pair = self._pair()
+        pair = self._pair("partings")
         self.world.part(*pair)
         until = self.world.now + self._fault.randint(0, 500) * NS_PER_MS
         self._at(min(until, self._quiet_from), lambda _: self.world.mend(*pair))
 
+    def _do_splits(self, _: Any) -> None:
+        original = self.world.znodes.original
+        who = self._draw_who() if original is None else original
+        self._befalls("splits", who)
+        others = [each.number for each in self.world.brokers if each.number != who]
+        reached = self._fault.choice(others)
+        until = min(self.world.now + self._fault.randint(50, 500) * NS_PER_MS, self._quiet_from)
+        for other in others:
+            if other != reached:
+                self.world.part(who, other)
+                self._at(until, lambda _, other=other: self.world.mend(who, other))
+        self.world.expire(who)
+        if self._fault.random() < 0.5:  # what reaches it is late, and so is what it says to that
+            self._slow[who] = until
+        self._split = who, reached
+
     def _do_pauses(self, _: Any) -> None:
-        who = self._who()
+        who = self._who("pauses")
         until = self.world.now + self._fault.randint(1, 800) * NS_PER_MS
         self._paused[who] = min(until, self._quiet_from)
         if self._fault.random() < 0.6:
@@ -337,21 +430,65 @@ class ReplicationRun:
 
     def _do_slow_spans(self, _: Any) -> None:
         until = self.world.now + self._fault.randint(1, 800) * NS_PER_MS
-        self._slow[self._who()] = min(until, self._quiet_from)
+        self._slow[self._who("slow_spans")] = min(until, self._quiet_from)
 
     def _do_client_breaks(self, _: Any) -> None:
         if self.world.producers:
-            self.world.offer("lose", self._fault.randrange(len(self.world.producers)))
+            who = self._fault.randrange(len(self.world.producers))
+            asked = self.world.producers[who].flight
+            self.faults.append(("client_breaks", frozenset({PRODUCE} if asked else ())))
+            self.world.offer("lose", who)
 
     def _do_deletions(self, _: Any) -> None:
         highs = [each.high_watermark for each in self.world.brokers]
+        original = self.world.znodes.original
+        self._befalls("deletions", *(() if original is None else (original,)))
         self.world.delete_records(self._fault.randint(0, max(highs)))
 
     def _do_hand_overs(self, _: Any) -> None:
         preferred = self.world.znodes.preferred
         if preferred is None or preferred == self.world.znodes.original:
             preferred = BrokerId(self._fault.randrange(len(self.world.brokers)))
+        original = self.world.znodes.original
+        self._befalls("hand_overs", *(() if original is None else (original,)))
         self.world.hand_over(preferred)
+
+    def _do_flips(self, _: Any) -> None:
+        who = self._struck[0] if self._struck is not None else self._draw_who()
+        now = self.world.now
+        if now >= self._quiet_from:
+            return
+        if not self._others_are_well(who) or not self.world.flip(who, self._fault):
+            self._at(now + AGAIN_NS, self._strike_any, "flips")
+            return
+        self._befalls("flips", who)
+        self._at(now + self._fault.randint(*SCRUB_NS), self._scrub, who)
+
+    def _others_are_well(self, who: int) -> bool:
+        """Whether all are in sync, and nothing keeps the others from staying so."""
+        world = self.world
+        return (
+            len(world.znodes.isr) == len(world.brokers)
+            and self._flipped is None
+            and not world.cut
+            and len(world.open) == len(world.queues) // 2
+            and all(
+                broker.replica is not None
+                and not broker.replica.status().get("is_blank")
+                and broker.session is not None
+                and broker.storage.disk.crash_at_write is None
+                and max(self._paused.get(broker.number, 0), self._slow.get(broker.number, 0))
+                <= world.now
+                for broker in world.brokers
+                if broker.number != who
+            )
+        )
+
+    def _scrub(self, who: int) -> None:
+        self.world.scrub(who)
+        self.world.look_for_flips()
+        if self.world.brokers[who].flipped:
+            self._at(self.world.now + SCRUB_NS[1], self._scrub, who)
 
     # Consumers.
 
@@ -406,6 +543,7 @@ class ReplicationRun:
             refused=refused,
             history=self.history,
             elections=world.znodes.epoch + 1,
+            faults=self.faults,
         )
 
     def _whole(self) -> bool:
@@ -413,6 +551,7 @@ class ReplicationRun:
         ids = tuple(broker.number for broker in world.brokers)
         return (
             world.znodes.isr == ids
+            and self._flipped is None
             and world.znodes.original is not None
             and all(broker.up for broker in world.brokers)
             and all(producer.finished for producer in world.producers)

@@ -13,8 +13,8 @@ import msgspec
 
 from orderwire.broker.replication.settings import ReplicationSettings
 from orderwire.kernel import NS_PER_S
-from orderwire.sim.replication_clients import ProducerSettings
-from orderwire.sim.replication_cluster import MakeReplica, Step, WorldSettings
+from orderwire.sim.replication_clients import ProducerSettings, WorldSettings
+from orderwire.sim.replication_cluster import MakeReplica, Step
 from orderwire.sim.replication_remembered import Forgetful
 from orderwire.sim.replication_states import Frozen, SearchedWorld
 from orderwire.sim.replication_world import ReplicationWorld

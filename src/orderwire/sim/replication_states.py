@@ -8,11 +8,14 @@ import pickle
 from collections import deque
 from collections.abc import Callable
 from random import Random
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
+from orderwire.broker.replication.replica import Replica
 from orderwire.broker.replication.settings import ReplicationSettings
+from orderwire.kernel import Instant
 from orderwire.sim.replication_broker import Broker
-from orderwire.sim.replication_cluster import MakeReplica, Step, WorldSettings
+from orderwire.sim.replication_clients import WorldSettings
+from orderwire.sim.replication_cluster import MakeReplica, Step
 from orderwire.sim.replication_fingerprint import Reader, fingerprint
 from orderwire.sim.replication_remembered import Book, Facts, Process
 from orderwire.sim.replication_world import ReplicationWorld
@@ -105,8 +108,8 @@ class SearchedWorld(ReplicationWorld):
         """What can be seen of a broker."""
         return self.book.facts[self.process(broker).state]
 
-    def start(self, who: int) -> None:
-        """A process starts, with the files that are there."""
+    def start(self, who: int, found: str | None = None) -> None:
+        """A process starts, with the files that are there; nothing flips."""
         broker = self.brokers[who]
         storage: Any = broker.storage
         if not isinstance(storage, Process):
@@ -115,8 +118,11 @@ class SearchedWorld(ReplicationWorld):
         broker.life = 0
         process: Any = storage
         process.start()
-        self.make_replica = lambda *_: process
         super().start(who)
+
+    def _open(self, broker: Broker, now: Instant, found: str | None) -> Replica:
+        process: Any = broker.storage
+        return cast(Replica, process)
 
     def _stopped(self, broker: Broker, power: Random | None) -> None:
         self.process(broker).stop(power is not None)

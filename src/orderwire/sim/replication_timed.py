@@ -21,13 +21,12 @@ from orderwire.broker.replication.view import BrokerId
 from orderwire.kernel import NS_PER_MS, NS_PER_S, Instant, stream
 from orderwire.kernel.errors import LocalProtocolError
 from orderwire.sim.replication_broker import Broker
-from orderwire.sim.replication_clients import ProducerSettings
+from orderwire.sim.replication_clients import ProducerSettings, WorldSettings
 from orderwire.sim.replication_cluster import (
     NOON,
     READ_BYTES,
     MakeReplica,
     Step,
-    WorldSettings,
 )
 from orderwire.sim.replication_costs import Costs, Meter, MeteredStorage, batches_in, make_replica
 from orderwire.sim.replication_world import ReplicationWorld

@@ -9,17 +9,19 @@ from collections.abc import Callable
 
 from orderwire.broker.log import Appended, Refused
 from orderwire.broker.log.faulty import FaultyStorage, PowerFailure
+from orderwire.broker.log.storage import LogDamaged
 from orderwire.broker.replication.effects import Replace
 from orderwire.broker.replication.settings import ReplicationSettings
 from orderwire.broker.replication.view import BrokerId
 from orderwire.kernel import NS_PER_MS
-from orderwire.sim.replication_clients import Consumer, Producer
-from orderwire.sim.replication_cluster import READ_BYTES, Cluster, MakeReplica, WorldSettings
-from orderwire.sim.replication_disk import batches_of, main_log, messages_on
+from orderwire.sim.replication_clients import Consumer, Producer, WorldSettings
+from orderwire.sim.replication_cluster import READ_BYTES, MakeReplica
+from orderwire.sim.replication_disk import batches_of, before_gap, main_log, messages_on
+from orderwire.sim.replication_flips import DamagedCluster
 from orderwire.verify import replication as told
 
 
-class ReplicationWorld(Cluster):
+class ReplicationWorld(DamagedCluster):
     """Everything but the choice of what comes next."""
 
     def __init__(
@@ -32,6 +34,8 @@ class ReplicationWorld(Cluster):
     ) -> None:
         self.producers = [Producer(n, each) for n, each in enumerate(world.producers)]
         self.consumers = [Consumer(each) for each in range(world.consumers)]
+        self.log_start = 0
+        """As far as it was ever moved."""
         self._token = 0
         self._connection = 0
         super().__init__(make_replica, settings, world, on_event=on_event)
@@ -142,6 +146,7 @@ class ReplicationWorld(Cluster):
         """A consumer asks a broker for what follows its position; returns whether it got on."""
         broker = self.brokers[at]
         consumer = self.consumers[who]
+        consumer.at = at
         replica = broker.replica
         if replica is None or not replica.serves_fetch:
             return False
@@ -153,7 +158,14 @@ class ReplicationWorld(Cluster):
         if position < replica.log.start_offset:
             consumer.position = replica.log.start_offset
             return True
-        part = replica.log.read(position, bytes_max, high_watermark)
+        try:
+            part = replica.log.read(position, bytes_max, high_watermark)
+        except LogDamaged as damage:
+            self.give_up(broker, damage)
+            return False
+        except PowerFailure:
+            self.crash(at, broker.doom)
+            return False
         assert isinstance(part, bytes), part
         data = part
         records: list[tuple[int, str]] = []
@@ -192,7 +204,11 @@ class ReplicationWorld(Cluster):
         except PowerFailure:
             self.crash(original, self.brokers[original].doom)
             return
+        except LogDamaged as damage:
+            self.give_up(self.brokers[original], damage)
+            return
         assert isinstance(start, int)
+        self.log_start = max(self.log_start, start)
         self.on_event(told.LogStart(start))
 
     def hand_over(self, to: int) -> None:
@@ -254,8 +270,11 @@ class ReplicationWorld(Cluster):
         """Put into the history what every disk holds now."""
         znodes = self.znodes
         found: set[str] = set()
+        self.look_for_flips()
         for broker in self.brokers:
             found.update(messages_on(broker.storage))
+            if broker.flipped:
+                continue  # nobody has found it yet, or it is being copied again
             replica = broker.replica
             high = None
             # What it has noted of S counts once it has heard what was lost meanwhile.
@@ -266,7 +285,10 @@ class ReplicationWorld(Cluster):
             if broker.lacks and broker.replica is None:
                 continue  # half of a disk, until its log is recovered
             in_sync = broker.number in znodes.isr and not broker.lacks and not znodes.unclean
-            self.on_event(told.Held(broker.number, in_sync, high, main_log(broker.storage)))
+            batches = main_log(broker.storage)
+            if broker.replica is None and broker.power_failed:
+                batches = before_gap(batches, self.log_start)  # a recovery will keep no more
+            self.on_event(told.Held(broker.number, in_sync, high, batches))
         self.on_event(told.OnDisk(frozenset(found), acks_one_lost or self.power_failed))
 
     def agreed_end(self) -> int:

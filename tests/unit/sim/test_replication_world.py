@@ -6,8 +6,7 @@ from replication_crude import CrudeReplica
 from orderwire.broker.replication.effects import Effects
 from orderwire.broker.wire.parts import Buffer
 from orderwire.kernel import Instant
-from orderwire.sim.replication_clients import ProducerSettings
-from orderwire.sim.replication_cluster import WorldSettings
+from orderwire.sim.replication_clients import ProducerSettings, WorldSettings
 from orderwire.sim.replication_run import Faults, RunSettings, run_replication
 from orderwire.verify.replication import by_invariant
 
