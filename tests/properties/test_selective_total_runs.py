@@ -15,6 +15,7 @@ from orderwire.kernel import (
 from orderwire.ordering.total.catalog import ALGORITHMS
 from orderwire.ordering.total.pdu import ChangeView, Has, Known, Member, Record, RstPak
 from orderwire.ordering.total.settings import Delivery, TotalSettings
+from orderwire.ordering.total.st_csn import StCsn
 from orderwire.ordering.total.tachikawa_st import TachikawaST
 from orderwire.sim.selective_total_run import GENERATORS, HEAVY, run
 from orderwire.sim.selective_total_vectors import Script, ScriptConfig, ScriptStep
@@ -76,6 +77,9 @@ CAUGHT = {
     mutants.AckPassesHoles: ("deaf", (0, 1), "O3"),
     mutants.PrintedAcceptance: ("mixed", (0, 1), "O4"),
     mutants.FlowOnTseq: ("mixed", (0, 1, 2, 3), "O4"),
+    mutants.OneIsEnough: ("deaf", (1,), "O2"),
+    mutants.NeverPutAgain: ("deaf", (7,), "O4"),
+    mutants.PassesOnOneWord: ("mixed", (2,), "O2"),
 }
 
 
@@ -83,9 +87,10 @@ CAUGHT = {
 @pytest.mark.parametrize("mutant", CAUGHT, ids=lambda mutant: mutant.__name__)
 def test_a_rule_that_is_off_is_caught(mutant: type[TachikawaST]) -> None:
     name, seeds, promise = CAUGHT[mutant]
+    whole = StCsn if issubclass(mutant, StCsn) else TachikawaST
     for seed in seeds:
         plan = GENERATORS[name](seed)
-        assert run(plan, seed).violations == ()
+        assert run(plan, seed, whole).violations == ()
         broken = run(plan, seed, mutant, rest_ns=REST_NS).violations
         if any(violation.startswith(promise) for violation in broken):
             return
@@ -108,6 +113,7 @@ AUDITED: dict[str, set[str]] = {
     "tachikawa-st": set(),
     "total-to": set(),
     "st-go-back": set(),
+    "st-csn": set(),
     "totem-safe": set(),
     "source-sp": {"T1", "T2"},
 }

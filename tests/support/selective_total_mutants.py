@@ -2,9 +2,10 @@
 
 import msgspec
 
-from orderwire.kernel import Effects, Instant, ProcessId
+from orderwire.kernel import Broadcast, Effects, Instant, ProcessId
 from orderwire.ordering.total.pdu import Data, Record, number_at
 from orderwire.ordering.total.receipt import Place, Receipt
+from orderwire.ordering.total.st_csn import PutAgain, StCsn
 from orderwire.ordering.total.tachikawa_st import TachikawaST
 
 
@@ -138,3 +139,43 @@ class Hasty(TachikawaST):
 
     def _confirm(self, effects: Effects, source: ProcessId, now: Instant) -> None:
         self._confirmed = True
+
+
+class OneIsEnough(StCsn):
+    """A number is nobody's when one other has not heard it either."""
+
+    def _note_blank(self, number: int, member: ProcessId) -> None:
+        if member != self.me:
+            self._note(number, self.epoch, None)
+
+
+class NeverPutAgain(StCsn):
+    """What nobody has heard is left to the next message of its source."""
+
+    def _put_again(self, effects: Effects, null: int) -> None:
+        pass
+
+
+class PassesOnOneWord(StCsn):
+    """A gap holds nothing for me when the sender of the next PDU says so of itself."""
+
+    def _pass_over(self) -> bool:
+        if not self._waiting:
+            return False
+        number, source, pdu = self._waiting[0]
+        if number_at(pdu.pseq, self.me) != self._receipt.preq[source]:
+            return False
+        self._next = number
+        return True
+
+
+class CountsPutAgain(StCsn):
+    """What is put again counts as evidence like what is new."""
+
+    def _put_again(self, effects: Effects, null: int) -> None:
+        told: Effects = []
+        super()._put_again(told, null)
+        for effect in told:
+            assert isinstance(effect, Broadcast)
+            assert isinstance(effect.pdu, PutAgain)
+            effects.append(Broadcast(Data(*msgspec.structs.astuple(effect.pdu))))

@@ -24,6 +24,7 @@ from orderwire.ordering.total.pdu import (
     Turn,
 )
 from orderwire.ordering.total.settings import Delivery, Stability, TotalSettings
+from orderwire.ordering.total.st_csn import Blank, Named, NumberedRtx, PutAgain
 from orderwire.ordering.total.tachikawa_st import TachikawaST
 from orderwire.sim.failure_lines import BehindLines
 from orderwire.sim.selective_total_judge import SelectiveTotalJudge
@@ -74,6 +75,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Messages put once more: RTX, or DATA that go-back sends again."""
     control: int = 0
     """RST, RST_PAK and RST_ACK put."""
+    asked: int = 0
+    """NAK put, and ST-CSN's Blank and Named."""
     paused_ns: int = 0
     """From an epoch's first control PDU to the end of its last, all epochs together."""
     behind: int = 0
@@ -83,6 +86,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 Maker = Callable[..., TotalOrder]
 _EVERYTHING = Promises()
 _CONTROL = (Rst, RstPak, RstAck)
+_AS_ST: Mapping[type, type] = {NumberedRtx: Rtx, PutAgain: Data}
+_ASKING = (Nak, Blank, Named)
 
 
 def run(
@@ -191,6 +196,7 @@ class _Run:
             latencies_ns=tuple(self._judge.latencies),
             again=self._counts.get(Rtx, 0) + self._counts.get(Data, 0) - len(self._named),
             control=sum(self._counts.get(form, 0) for form in _CONTROL),
+            asked=sum(self._counts.get(form, 0) for form in _ASKING),
             paused_ns=sum(end - begin for begin, end in self._paused.values()),
             behind=self._behind.receipts,
         )
@@ -267,6 +273,7 @@ class _Run:
         form = type(pdu)
         if form is Data and not pdu.destinations:
             form = type(None)
+        form = _AS_ST.get(form, form)
         self._counts[form] = self._counts.get(form, 0) + 1
         if form is Data:
             self._named.add((source, pdu.number))

@@ -11,7 +11,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -43,6 +43,19 @@ class SerialCore(Protocol):
 
     def next_deadline(self) -> Instant | None:
         """Return the next one."""
+        ...
+
+
+@runtime_checkable
+class NumberedCore(SerialCore, Protocol):
+    """A protocol that is also told the channel's numbers; the channel counts what takes one."""
+
+    def takes_number(self, pdu: Any) -> bool:
+        """Say whether the channel gives this PDU a number of its own."""
+        ...
+
+    def receive_numbered(self, source: ProcessId, pdu: Any, csn: int, now: Instant) -> Effects:
+        """Take a PDU that has the number `csn`; if it takes none, the next one that does has it."""
         ...
 
 
@@ -105,6 +118,8 @@ class SerialChannel:
         self._lag = stream(seed, "lag")
         self.now = Instant(0)
         self.cores: dict[ProcessId, SerialCore] = {}
+        self._numbered: dict[ProcessId, NumberedCore] = {}
+        self._csn = 0
         self._queues: dict[ProcessId, deque[_Queued]] = {}
         self._heard_at: dict[ProcessId, int] = {}
         self._wake_at: dict[ProcessId, int] = {}
@@ -119,6 +134,8 @@ class SerialChannel:
     def add(self, process: ProcessId, core: SerialCore) -> None:
         """Let a process take part from now on."""
         self.cores[process] = core
+        if isinstance(core, NumberedCore):
+            self._numbered[process] = core
         self._queues[process] = deque()
         self._heard_at[process] = self.now
         self._rearm(process)
@@ -126,6 +143,7 @@ class SerialChannel:
     def remove(self, process: ProcessId) -> None:
         """Stop a process; what it has not put is gone."""
         self.cores.pop(process, None)
+        self._numbered.pop(process, None)
         self._queues.pop(process, None)
 
     def at(self, when: int, action: Callable[[], None]) -> None:
@@ -209,7 +227,10 @@ class SerialChannel:
             self._busy = True
             self.put += 1
             self._on_put(process, pdu, self.now)
-            carried = partial(self._carried, process, to, pdu)
+            carried = partial(self._carried, process, to, pdu, self._csn)
+            numbered = self._numbered.get(process)
+            if numbered is not None and numbered.takes_number(pdu):
+                self._csn += 1
             self.at(self.now + self._settings.slot_ns, carried)
             return
 
@@ -222,7 +243,7 @@ class SerialChannel:
         self._apply_effects(process, self.cores[process].turn(self.now))
         self._rearm(process)
 
-    def _carried(self, source: ProcessId, to: ProcessId | None, pdu: Any) -> None:
+    def _carried(self, source: ProcessId, to: ProcessId | None, pdu: Any, csn: int) -> None:
         self._busy = False
         settings = self._settings
         place = self.put - 1
@@ -242,9 +263,9 @@ class SerialChannel:
                 continue
             self._heard_at[process] = when
             if when == self.now:
-                self._hand(process, source, pdu, place)
+                self._hand(process, source, pdu, place, csn)
             else:
-                self.at(when, partial(self._hand, process, source, pdu, place))
+                self.at(when, partial(self._hand, process, source, pdu, place, csn))
         self._serve()
 
     def _is_deaf(self, process: ProcessId, when: int) -> bool:
@@ -253,9 +274,13 @@ class SerialChannel:
             for outage in self._settings.outages
         )
 
-    def _hand(self, process: ProcessId, source: ProcessId, pdu: Any, place: int) -> None:
+    def _hand(self, process: ProcessId, source: ProcessId, pdu: Any, place: int, csn: int) -> None:
         core = self.cores.get(process)
         if core is not None:
             if self._on_receive is not None:
                 self._on_receive(process, source, pdu, place, self.now)
-            self._apply(process, core.receive(source, pdu, self.now))
+            numbered = self._numbered.get(process)
+            if numbered is None:
+                self._apply(process, core.receive(source, pdu, self.now))
+            else:
+                self._apply(process, numbered.receive_numbered(source, pdu, csn, self.now))

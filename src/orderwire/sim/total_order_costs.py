@@ -15,10 +15,11 @@ from orderwire.kernel.chance import stream
 from orderwire.ordering.total.catalog import TotalAlgorithm
 from orderwire.ordering.total.pdu import Nak, Rst, RstAck, RstPak, Rtx
 from orderwire.ordering.total.settings import Delivery, TotalSettings
+from orderwire.ordering.total.st_csn import Blank, Named
 from orderwire.sim.selective_total_run import SLOT_NS, Plan, run
 from orderwire.sim.serial_channel import ChannelSettings
 
-SPARED: tuple[type, ...] = (Rst, RstPak, RstAck, Rtx, Nak)
+SPARED: tuple[type, ...] = (Rst, RstPak, RstAck, Rtx, Nak, Blank, Named)
 """ST's control PDUs: the specification's losses hit DATA and NULL only."""
 LAG_NS = SLOT_NS
 """A receiver takes a PDU at most this much after it was on the channel, half of it on average."""
@@ -58,6 +59,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     them."""
     control: float
     """RST, RST_PAK and RST_ACK for a recovery; 0 without one."""
+    mending: float
+    """What mends losses and carries no message, for a message: those, NAK, and ST-CSN's own."""
     pause_slots: float
     """How long a recovery's control PDUs take, the first to the last."""
     slots: float
@@ -99,6 +102,7 @@ def measure(entry: TotalAlgorithm, load: Load) -> Row:
         repeated=outcome.again / load.messages,
         behind=outcome.behind / load.messages / load.members,
         control=outcome.control / max(1, outcome.recoveries),
+        mending=(outcome.control + outcome.asked) / load.messages,
         pause_slots=outcome.paused_ns / SLOT_NS / max(1, outcome.recoveries),
         slots=outcome.last_ns / SLOT_NS / load.messages,
     )

@@ -36,7 +36,15 @@ _ORDER_PROMISES: Mapping[str, frozenset[str]] = {
     "unordered": frozenset(),
     "fifo": frozenset({"O2"}),
     **dict.fromkeys(
-        ("tachikawa-st", "total-to", "st-go-back", "sequencer-pb-resilient", "xamp", "totem-safe"),
+        (
+            "tachikawa-st",
+            "total-to",
+            "st-go-back",
+            "st-csn",
+            "sequencer-pb-resilient",
+            "xamp",
+            "totem-safe",
+        ),
         frozenset({"O2", "T1", "T2", "T3", "T4", "T5"}),
     ),
     "source-sp": frozenset({"O2", "T3", "T4", "T5"}),

@@ -12,6 +12,7 @@ from orderwire.ordering.total.fixed_sequencer import FixedSequencer
 from orderwire.ordering.total.pdu import ChangeView
 from orderwire.ordering.total.skeen_agreement import SkeenAgreement
 from orderwire.ordering.total.source_sp import SourceSP
+from orderwire.ordering.total.st_csn import StCsn
 from orderwire.ordering.total.st_go_back import StGoBack
 from orderwire.ordering.total.tachikawa_st import TachikawaST
 from orderwire.ordering.total.total_to import TotalTO
@@ -100,6 +101,8 @@ _ENTRIES = (
     TotalAlgorithm("source-sp", SourceSP, Promises(one_order=False)),
     # ST that sends everything behind the failure line again: as ST.  [S003]
     TotalAlgorithm("st-go-back", StGoBack),
+    # ST over a channel that tells its numbers: no stop, no sorting: as ST.  [S003]
+    TotalAlgorithm("st-csn", StCsn),
     # One member numbers and broadcasts what it is handed: 2.  [K91]
     TotalAlgorithm("sequencer-pb", FixedSequencer, _FLUSHED),
     # Senders broadcast, one member broadcasts the numbers: 2, fewer under load.  [K91]

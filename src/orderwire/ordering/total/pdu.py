@@ -151,7 +151,7 @@ class Has(msgspec.Struct, frozen=True, gc=False):
 
 
 class Header(msgspec.Struct, frozen=True, gc=False):
-    """What is known of a message of a departed source that is not delivered here."""
+    """What is known of a message to who does not have it, or has it from a departed source."""
 
     source: ProcessId
     tseq: int

@@ -94,7 +94,7 @@ class Receipt:
             self.held[source][pseq] = data
         return pseq > expected
 
-    def fill(self, source: int, message: Rtx) -> bool:
+    def fill(self, source: int, message: Data | Rtx) -> bool:
         """Put a repeated message into its empty place; say whether it had one."""
         place = self.holes[source].pop(number_at(message.pseq, self._me), None)
         if place is None:
@@ -105,7 +105,7 @@ class Receipt:
     def hold(self, source: int, message: Rtx) -> None:
         """Keep a repeated message that is beyond a gap."""
         pseq = number_at(message.pseq, self._me)
-        if pseq >= self.preq[source]:
+        if pseq > self.preq[source]:
             self.held[source].setdefault(pseq, message)
 
     def undelivered(self, source: int) -> Iterable[Data | Rtx]:
@@ -171,6 +171,28 @@ class Receipt:
         self.treq[process] = self.preq[process] = self.hack[process] = 0
         self.held[process] = {}
         self.holes[process] = {}
+
+
+class GapReceipt(Receipt):
+    """One in which a gap is a row of empty places, at once."""
+
+    def accept(self, source: int, data: Data) -> bool:
+        """Take a PDU of the channel; what was missing before it has its places then."""
+        self.open_gap(source, number_at(data.pseq, self._me))
+        return super().accept(source, data)
+
+    def open_gap(self, source: int, end: int) -> None:
+        """Make an empty place for each message of a source to me below PSEQ `end`."""
+        expected = self.preq[source]
+        if end <= expected:
+            return
+        if not self.holes[source]:
+            self.hack[source] = self.treq[source]
+        for number in range(expected, end):
+            place = Place(source, number, None)
+            self.holes[source][number] = place
+            self.accepted.append(place)
+        self.preq[source] = end
 
 
 MessageT = TypeVar("MessageT", Data, Rtx, Data | Rtx, Data | Rtx | None)

@@ -7,33 +7,15 @@ stop.  A gap is asked for (NAK) and filled (RTX), and only the source's own late
 from collections import deque
 
 from orderwire.kernel import Effects, Instant
-from orderwire.ordering.total.pdu import Data, number_at
-from orderwire.ordering.total.receipt import Place, Receipt
+from orderwire.ordering.total.receipt import GapReceipt, Place
 from orderwire.ordering.total.tachikawa_st import TachikawaST
-
-
-class _Gaps(Receipt):
-    """A gap is a row of empty places, at once."""
-
-    def accept(self, source: int, data: Data) -> bool:
-        pseq = number_at(data.pseq, self._me)
-        expected = self.preq[source]
-        if pseq > expected:
-            if not self.holes[source]:
-                self.hack[source] = self.treq[source]
-            for number in range(expected, pseq):
-                place = Place(source, number, None)
-                self.holes[source][number] = place
-                self.accepted.append(place)
-            self.preq[source] = pseq
-        return super().accept(source, data)
 
 
 class SourceSP(TachikawaST):
     """One member.  [S003:sec.2]"""
 
     NAME = "source-sp"
-    RECEIPT = _Gaps
+    RECEIPT = GapReceipt
 
     def _pre_acknowledge(self, effects: Effects, now: Instant) -> None:
         if not self._confirmed:

@@ -119,7 +119,7 @@ class DataTransfer:
         if self._stopped:
             return effects
         self._asked.heard(source)
-        if type(pdu) is Data:
+        if isinstance(pdu, Data):
             self._receive_data(effects, source, pdu, now)
         else:
             self._receive_other(effects, source, pdu, now)

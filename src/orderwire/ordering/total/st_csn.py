@@ -1,0 +1,531 @@
+"""ST-CSN: ST over a channel that numbers its messages, as what the numbers are worth.
+
+[S003:sec.4.1]
+
+The relay of a real channel knows the order of what it passes on, and could tell it.  Then a gap is
+seen at the next PDU, of whomever, and the place of what is missing is known, so there is no failure
+line, no stop and no sorting (ordered unreliable multicast with drop detection).  Who has not heard
+a number asks for it (`Blank`); who has it says what it is (`Named`, or the message itself), and
+PDUs are taken in the order of the numbers.  Stability, acknowledgement and views are ST's.
+
+- Messages take a number, NULLs and control PDUs do not: they are told how many messages were before
+  them, so that no loss of theirs has to be mended.
+- Who put a message answers for it; when asked again, another member does too, one after the other:
+  who put it may not have heard its number.
+- A number that no member has heard, as all say, is nobody's.  Its message has its place directly
+  before the next one of its source that anybody has heard, which all see in its PSEQ.  While there
+  is none, its source puts it on the channel again.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from typing import Any, ClassVar
+
+import msgspec
+
+from orderwire.kernel import Broadcast, Effects, Indicate, Instant, ProcessId
+from orderwire.ordering.total.pdu import (
+    Data,
+    Epoch,
+    Header,
+    Numbers,
+    Record,
+    RstAck,
+    Rtx,
+    Turn,
+    number_at,
+)
+from orderwire.ordering.total.receipt import GapReceipt, Receipt
+from orderwire.ordering.total.recovery import Collection
+from orderwire.ordering.total.settings import TotalSettings
+from orderwire.ordering.total.st_transfer import NAK_MAX, NEVER
+from orderwire.ordering.total.tachikawa_st import TachikawaST
+
+
+class Blank(msgspec.Struct, frozen=True, gc=False):
+    """These numbers of the channel have not come to the sender, and cannot any more."""
+
+    epoch: Epoch
+    numbers: Numbers
+    """Ascending."""
+    attempt: int
+    """How often they were asked for before; -1: the sender has no need of them itself."""
+
+
+class PutAgain(Data, frozen=True, gc=False):
+    """A message that nobody has heard, on the channel again: what came after it may be before."""
+
+
+class Named(msgspec.Struct, frozen=True, gc=False):
+    """What has these numbers of the channel."""
+
+    epoch: Epoch
+    names: tuple[tuple[int, Header | None], ...]
+    """None: nothing that has a place in this epoch."""
+
+
+class NumberedRtx(Rtx, frozen=True, gc=False, kw_only=True):
+    """A message once more, with its number of the channel."""
+
+    csn: int
+
+
+class _InOrder(GapReceipt):
+    """It is given PDUs in the order of the channel, without gaps, unless the group has stopped."""
+
+    def __init__(self, me: ProcessId, size: int) -> None:
+        super().__init__(me, size)
+        self.ahead = 0
+        """Messages to me that wait for a number before theirs."""
+        self.is_stopped = False
+
+    def places(self) -> int:
+        return super().places() + self.ahead
+
+    def accept(self, source: int, data: Data) -> bool:
+        if self.is_stopped or not data.destinations:
+            # A NULL has no number, so what it shows to be missing has no place before it.
+            return Receipt.accept(self, source, data)
+        return super().accept(source, data)
+
+    def accept_name(self, header: Header) -> None:
+        """Take it as known that this message has its place here."""
+        source, pseq = header.source, number_at(header.pseq, self._me)
+        if pseq < self.preq[source]:
+            return
+        self.open_gap(source, pseq + (header.destinations >> self._me & 1))
+        self.treq[source] = max(self.treq[source], header.tseq + 1)
+
+
+class StCsn(TachikawaST):
+    """One member.  [S003:sec.4.1]"""
+
+    NAME = "st-csn"
+    RECEIPT: ClassVar[type[Receipt]] = _InOrder
+    _receipt: _InOrder
+
+    def __init__(self, me: ProcessId, settings: TotalSettings, *, joining: bool = False) -> None:
+        super().__init__(me, settings, joining=joining)
+        self._arrived = 0
+        """Number of the PDU that is being received."""
+        self._top = 0
+        """All numbers below it are taken, as far as is known here."""
+        self._next = 0
+        """All numbers below it are settled here."""
+        self._base = 0
+        """No message of the epoch has a number below it."""
+        self._floor = 0
+        """What has a number below it, and is of the epoch, is settled with everybody."""
+        self._waiting: deque[tuple[int, ProcessId, Data]] = deque()
+        """What has come and waits for a number before it, in the order of the channel."""
+        self._names: dict[int, tuple[Epoch, Header | None]] = {}
+        """What the numbers are that somebody may still ask for, with its epoch."""
+        self._copies: dict[int, Rtx] = {}
+        """Messages to me that were sent again before their number was settled."""
+        self._blank: dict[int, int] = {}
+        """Number → who has not heard it, as a mask."""
+        self._attempt = 0
+        """How often the timer has asked: who answers changes with it."""
+        self._turn_to_ask = False
+        self._expected = [0] * len(self._pseq)
+        """By source, the PSEQ for me of its next message, by what has come of it."""
+        self._asked_below = 0
+        """All numbers below it are settled here or were asked for."""
+        self._blank_at = NEVER
+        # Everybody behind the gap waits, and who is asked next may have it at hand.
+        self._ask_again_ns = min(settings.nak_ns, 2 * settings.guard_ns or settings.nak_ns)
+        self._answered: dict[int, Instant] = {}
+        self._unplaced: dict[int, int] = {}
+        """TSEQ of what I have sent and have no number of → TSEQ when it was last put."""
+        self._numbered: list[list[tuple[int, int]]] = [[] for _ in self._pseq]
+        """By source, TSEQ and the number that follows, of its messages in their order."""
+        self._settled = [0] * len(self._pseq)
+        """By member, below which number all is settled there."""
+
+    # ------------------------------------------------------------------ contract
+
+    def takes_number(self, pdu: object) -> bool:
+        """Say whether the channel gives this PDU a number of its own: a message's first form."""
+        return isinstance(pdu, Data) and pdu.destinations != 0
+
+    def receive_numbered(self, source: ProcessId, pdu: Any, csn: int, now: Instant) -> Effects:
+        """Take a PDU of this number; if it takes none, the next one that does has it."""
+        effects: Effects = []
+        if self._stopped:
+            return effects
+        self._arrived = csn
+        if self.takes_number(pdu):
+            self._top = csn + 1
+            self._note(csn, pdu.epoch, _header(source, pdu))
+        else:
+            self._top = max(self._top, csn)
+        effects += self.receive(source, pdu, now)
+        if self._next < self._top and not self._is_recovering():
+            self._gap_seen(effects, source, pdu, now)
+        return effects
+
+    def turn(self, now: Instant) -> Effects:
+        """Send what is due, if it still is: the channel is free."""
+        effects: Effects = []
+        if self._turn_to_ask:
+            self._turn_to_ask = False
+            if not self._is_recovering():
+                self._ask_for(effects, self._gaps(self._asked_below), 0, now)
+        return effects + super().turn(now)
+
+    def wake(self, now: Instant) -> Effects:
+        """Act on every deadline at or before `now`."""
+        effects: Effects = []
+        if self._blank_at <= now:
+            self._attempt += 1
+            self._asked.ask(self._streams.ids, now)
+            self._ask_for(effects, self._gaps(), self._attempt, now)
+        return effects + super().wake(now)
+
+    def next_deadline(self) -> Instant | None:
+        """When `wake` is next due."""
+        earliest = super().next_deadline()
+        if self._blank_at == NEVER:
+            return earliest
+        return self._blank_at if earliest is None else min(earliest, self._blank_at)
+
+    # ------------------------------------------------------------------ asking and answering
+
+    def _gap_seen(self, effects: Effects, source: ProcessId, pdu: Any, now: Instant) -> None:
+        """Ask at once for what is missing here for certain, else when the channel is free.
+
+        What is for others need not be asked for where all soon tell that nothing is for me.
+        """
+        is_certain = False
+        if isinstance(pdu, Data) and pdu.epoch == self.epoch:
+            pseq = number_at(pdu.pseq, self.me)
+            is_certain = pseq > max(self._receipt.preq[source], self._expected[source])
+            self._expected[source] = pseq + (pdu.destinations >> self.me & 1)
+        if self._asked_below >= self._top:
+            return
+        if is_certain:
+            self._ask_for(effects, self._gaps(self._asked_below), 0, now)
+        elif not self._turn_to_ask:
+            self._turn_to_ask = True
+            effects.append(Indicate(Turn()))
+
+    def _gaps(self, low: int = 0) -> Numbers:
+        """Return the lowest numbers from `low` on that are not settled and not named."""
+        gaps = []
+        for number in range(max(low, self._next), self._top):
+            if number not in self._names:
+                gaps.append(number)
+                if len(gaps) == NAK_MAX:
+                    break
+        return tuple(gaps)
+
+    def _ask_for(self, effects: Effects, numbers: Numbers, attempt: int, now: Instant) -> None:
+        self._asked_below = self._top
+        self._blank_at = Instant(now + self._ask_again_ns)
+        if numbers:
+            effects.append(Broadcast(Blank(self.epoch, numbers, attempt)))
+
+    def _receive_other(self, effects: Effects, source: ProcessId, pdu: Any, now: Instant) -> None:
+        if isinstance(pdu, Blank | Named | NumberedRtx):
+            if pdu.epoch != self.epoch or self._is_recovering():
+                return
+            self._receive_numbers(effects, source, pdu, now)
+            if not isinstance(pdu, NumberedRtx):
+                return
+        super()._receive_other(effects, source, pdu, now)
+
+    def _receive_numbers(
+        self, effects: Effects, source: ProcessId, pdu: Blank | Named | NumberedRtx, now: Instant
+    ) -> None:
+        if not self._streams.members >> source & 1:
+            return
+        if isinstance(pdu, Blank):
+            self._answer(effects, source, pdu, now)
+        elif isinstance(pdu, Named):
+            for number, header in pdu.names:
+                self._name(number, header, now)
+        else:
+            is_open = self._next <= pdu.csn < self._top and pdu.csn not in self._names
+            if is_open and pdu.destinations >> self.me & 1:
+                self._copies[pdu.csn] = pdu
+                self._receipt.ahead += 1
+            self._name(pdu.csn, _header(source, pdu), now)
+        self._advance(effects, now)
+
+    def _name(self, number: int, header: Header | None, now: Instant) -> None:
+        self._answered[number] = now
+        if self._next <= number < self._top and number not in self._names:
+            self._note(number, self.epoch, header)
+
+    def _answer(self, effects: Effects, asker: ProcessId, pdu: Blank, now: Instant) -> None:
+        names, passed = [], []
+        for number in pdu.numbers:
+            if self._base <= number < self._floor:
+                continue
+            if number >= self._base and number not in self._names:
+                self._note_blank(number, asker)
+                if number < self._next and self._may_answer(number, now):
+                    passed.append(number)
+                continue
+            if pdu.attempt < 0:
+                continue
+            epoch, header = self._names.get(number, (self.epoch, None))
+            if epoch != self.epoch:
+                header = None
+            if not self._must_answer(number, header, asker, pdu.attempt, now):
+                continue
+            if header is not None and header.source == self.me:
+                data = self._sent.get(header.tseq)
+                if data is not None and data.destinations >> asker & 1:
+                    effects.append(Broadcast(_again(data, number)))
+                    continue
+            names.append((number, header))
+        if names:
+            effects.append(Broadcast(Named(self.epoch, tuple(names))))
+        if passed and pdu.attempt >= 0:
+            effects.append(Broadcast(Blank(self.epoch, tuple(passed), -1)))
+
+    def _must_answer(
+        self, number: int, header: Header | None, asker: ProcessId, attempt: int, now: Instant
+    ) -> bool:
+        if header is not None and header.source == self.me:
+            return self._may_answer(number, now)
+        if attempt == 0 and header is not None and header.source != asker:
+            return False
+        others = [k for k in self._streams.ids if k != asker]
+        turn = bool(others) and others[(number + attempt) % len(others)] == self.me
+        return turn and self._may_answer(number, now)
+
+    def _may_answer(self, number: int, now: Instant) -> bool:
+        """Say whether nobody has answered for it within T_guard; note that it is answered."""
+        last = self._answered.get(number)
+        if last is not None and now - last < self._settings.guard_ns:
+            return False
+        self._answered[number] = now
+        return True
+
+    def _note_blank(self, number: int, member: ProcessId) -> None:
+        """Note who has not heard it; when that is everybody, it is nobody's."""
+        mask = self._blank.get(number, 0) | 1 << member | 1 << self.me
+        self._blank[number] = mask
+        if not self._streams.members & ~mask:
+            self._note(number, self.epoch, None)
+
+    def _note(self, number: int, epoch: Epoch, header: Header | None) -> None:
+        self._names[number] = (epoch, header)
+        if len(self._names) > self._settings.future_max:
+            middle = sorted(self._names)[len(self._names) // 2]
+            self._forget_below(min(self._next, middle))
+
+    def _forget_below(self, number: int) -> None:
+        """Answer for no number below this any more."""
+        self._floor = number
+        self._names = {n: name for n, name in self._names.items() if n >= number}
+        self._answered = {n: at for n, at in self._answered.items() if n >= number}
+        for numbered in self._numbered:
+            del numbered[: bisect_left(numbered, number, key=lambda entry: entry[1])]
+
+    # ------------------------------------------------------------------ taking in order
+
+    def _receive_data(self, effects: Effects, source: ProcessId, pdu: Data, now: Instant) -> None:
+        recovering = self._is_recovering()
+        if pdu.epoch == self.epoch and recovering:
+            super()._receive_data(effects, source, pdu, now)
+        elif pdu.epoch == self.epoch or (pdu.epoch > self.epoch and recovering):
+            if len(self._waiting) < self._settings.future_max:
+                self._waiting.append((self._arrived, source, pdu))
+                self._receipt.ahead += self._is_mine(pdu)
+            else:
+                self._names.pop(self._arrived, None)
+        if not recovering:
+            self._advance(effects, now)
+
+    def _is_mine(self, pdu: Data) -> bool:
+        return pdu.epoch == self.epoch and bool(pdu.destinations >> self.me & 1)
+
+    def _advance(self, effects: Effects, now: Instant) -> None:
+        """Take everything up to the first number that is not settled."""
+        waiting = self._waiting
+        while True:
+            if waiting and waiting[0][0] <= self._next:
+                csn, source, pdu = waiting.popleft()
+                if pdu.destinations:
+                    self._receipt.ahead -= self._is_mine(pdu)
+                    self._next = max(self._next, csn + 1)
+                super()._receive_data(effects, source, pdu, now)
+                self._note_taken(effects, source, pdu)
+            elif self._next < self._top and self._next in self._names:
+                epoch, header = self._names[self._next]
+                self._blank.pop(self._next, None)
+                self._next += 1
+                if header is not None and epoch == self.epoch:
+                    self._take_name(effects, self._next - 1, header, now)
+            elif not self._pass_over():
+                break
+
+    def _pass_over(self) -> bool:
+        """Settle a gap that holds nothing for me, as later PDUs of everybody tell."""
+        evidence: dict[int, int] = {}
+        for _, source, pdu in self._waiting:
+            if type(pdu) is not Data:
+                continue
+            evidence.setdefault(source, number_at(pdu.pseq, self.me))
+            if source == self.me and any(tseq < pdu.tseq for tseq in self._unplaced):
+                return False  # It may hold a message of mine for others, whose number I must know.
+        preq = self._receipt.preq
+        if not self._waiting or any(evidence.get(k) != preq[k] for k in self._streams.ids):
+            return False
+        for number in range(self._next, self._waiting[0][0]):
+            self._blank.pop(number, None)
+        self._next = self._waiting[0][0]
+        return True
+
+    def _take_name(self, effects: Effects, number: int, header: Header, now: Instant) -> None:
+        """Take a message that did not come: its place is empty, or filled by its copy."""
+        source = header.source
+        copy: Data | Rtx | None = self._copies.pop(number, None)
+        if copy is not None:
+            self._receipt.ahead -= 1
+        elif source == self.me:
+            copy = self._sent.get(header.tseq)
+        if header.tseq >= self._streams.stable[source]:
+            self._streams.header[source][header.tseq] = header.destinations
+        self._receipt.accept_name(header)
+        self._suspected &= ~(1 << source)
+        if header.destinations >> self.me & 1:
+            if copy is not None:
+                self._receipt.fill(source, copy)
+            self._ack_due(now)
+        if source == self.me:
+            self._note_placed(header.tseq)
+        self._progress(effects, 1 << source, now)
+
+    def _note_taken(self, effects: Effects, source: ProcessId, pdu: Data) -> None:
+        """Note what is known of its sender, once a PDU is taken in its place."""
+        if type(pdu) is Data and pdu.destinations:
+            self._numbered[source].append((pdu.tseq, self._next))
+        settled = self._settled[source]
+        for numbered, level in zip(self._numbered, pdu.ack, strict=False):
+            # Who has taken a PDU of that source from `level - 1` on has settled what was before it.
+            at = bisect_left(numbered, (level, 0))
+            if at:
+                settled = max(settled, numbered[at - 1][1])
+        if settled > self._settled[source]:
+            self._settled[source] = settled
+            low = min([self._next, *(self._settled[k] for k in self._streams.ids)])
+            if low > self._floor:
+                self._forget_below(low)
+        if source == self.me:
+            if pdu.destinations:
+                self._note_placed(pdu.tseq)
+            else:
+                self._put_again(effects, pdu.tseq)
+
+    def _note_placed(self, tseq: int) -> None:
+        """This message of mine has a number; those before it have one or their place before it."""
+        self._unplaced = {t: put for t, put in self._unplaced.items() if t > tseq}
+
+    def _put_again(self, effects: Effects, null: int) -> None:
+        """Put what I sent before this NULL once more, if it has no number: nobody has heard it."""
+        for tseq, put in self._unplaced.items():
+            data = self._sent.get(tseq)
+            if put < null and data is not None:
+                self._unplaced[tseq] = self._tseq
+                effects.append(Broadcast(PutAgain(*msgspec.structs.astuple(data))))
+
+    # ------------------------------------------------------------------ what recovery changes
+
+    def _build(
+        self,
+        effects: Effects,
+        payload: bytes | None,
+        mask: int,
+        now: Instant,
+        number: int = 0,
+        stamp: Instant | None = None,
+    ) -> None:
+        if mask:
+            self._unplaced[self._tseq] = self._tseq
+        super()._build(effects, payload, mask, now, number, stamp)
+
+    def _is_unsettled(self) -> bool:
+        return self._next < self._top or super()._is_unsettled()
+
+    def _rearm(self, now: Instant) -> None:
+        super()._rearm(now)
+        if self._is_recovering() or self._next == self._top:
+            self._blank_at = NEVER
+        elif self._blank_at == NEVER:
+            self._blank_at = Instant(now + self._ask_again_ns)
+
+    def _lost(self, effects: Effects, now: Instant) -> None:
+        """Do nothing: what is missing is asked for by its number."""
+
+    def _enter(
+        self, effects: Effects, epoch: Epoch, members: int, joined: frozenset[int], now: Instant
+    ) -> None:
+        """Stop: what waits for a number before it is taken as ST takes what comes now."""
+        receipt = self._receipt
+        receipt.is_stopped = True
+        receipt.ahead = 0
+        self._copies.clear()
+        waiting, self._waiting = self._waiting, deque()
+        for entry in waiting:
+            _, source, pdu = entry
+            if pdu.epoch == self.epoch:
+                super()._receive_data(effects, source, pdu, now)
+            else:
+                self._waiting.append(entry)
+        super()._enter(effects, epoch, members, joined, now)
+        self._base = self._top
+
+    def _final(self, collection: Collection) -> RstAck:
+        """Note too that what is put in the new epoch has a number that nothing here has yet."""
+        self._base = self._top
+        return super()._final(collection)
+
+    def _install_view(self, effects: Effects, record: Record) -> None:
+        super()._install_view(effects, record)
+        more = len(self._pseq) - len(self._settled)
+        self._settled += [0] * more
+        self._expected += [0] * more
+        self._numbered += [[] for _ in range(more)]
+
+    def _replay_future(self, effects: Effects, now: Instant) -> None:
+        super()._replay_future(effects, now)
+        due = [entry for entry in self._waiting if entry[2].epoch == self.epoch]
+        if self._is_recovering():  # An epoch that others have completed: the next one has begun.
+            self._waiting = deque(entry for entry in self._waiting if entry[2].epoch > self.epoch)
+            for _, source, pdu in due:
+                super()._receive_data(effects, source, pdu, now)
+            return
+        self._receipt.is_stopped = False
+        self._waiting = deque(due)
+        self._receipt.ahead = sum(self._is_mine(pdu) for _, _, pdu in due)
+        self._next = self._floor = self._base
+        self._names = {n: name for n, name in self._names.items() if n >= self._base}
+        self._settled = [self._base] * len(self._settled)
+        self._expected = [0] * len(self._settled)
+        self._blank.clear()
+        self._answered.clear()
+        self._unplaced.clear()
+        for numbered in self._numbered:
+            numbered.clear()
+        self._advance(effects, now)
+
+
+def _header(source: ProcessId, pdu: Data | Rtx) -> Header:
+    return Header(source, pdu.tseq, pdu.destinations, pdu.pseq)
+
+
+def _again(data: Data, csn: int) -> NumberedRtx:
+    return NumberedRtx(
+        data.epoch,
+        data.tseq,
+        data.destinations,
+        data.pseq,
+        data.number,
+        data.stamp,
+        data.payload,
+        csn=csn,
+    )
