@@ -322,6 +322,7 @@ class StCsn(TachikawaST):
         self._floor = number
         self._names = {n: name for n, name in self._names.items() if n >= number}
         self._answered = {n: at for n, at in self._answered.items() if n >= number}
+        self._blank = {n: mask for n, mask in self._blank.items() if n >= number}
         for numbered in self._numbered:
             del numbered[: bisect_left(numbered, number, key=lambda entry: entry[1])]
 
