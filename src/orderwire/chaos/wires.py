@@ -18,6 +18,9 @@ from orderwire.kernel.errors import RemoteProtocolError
 ZOOKEEPER = -2
 """The other end of a wire to ZooKeeper."""
 _PIECE_BYTES = 1 << 16
+_TURNS = 4
+"""In so many turns of the loop a connection that was taken has its task, or what was aborted is
+closed."""
 Wire: TypeAlias = tuple[int, int]
 """Both ends, ascending."""
 
@@ -57,8 +60,7 @@ class Wires:
     def reopen(self, broker: int) -> None:
         """Listen for a broker again that had gone: its port was refused meanwhile, as is right."""
         door = self._doors[broker]
-        if door.server is None:
-            self._serve(door)
+        self._serve(door)
 
     def to_zookeeper(self, broker: int, host: str, port: int) -> int:
         """Proxy ZooKeeper for one broker; returns the port."""
@@ -100,12 +102,11 @@ class Wires:
 
         async def work() -> None:
             for door in self._served:
-                if door.server is not None:
-                    door.server.close()
+                await door.shut()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            await asyncio.sleep(0)  # what was closed is let go of in the next turn
+            await _turn()
 
         asyncio.run_coroutine_threadsafe(work(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -131,20 +132,18 @@ class Wires:
 
     def _serve(self, door: "_Door") -> int:
         async def begin() -> int:
-            async def taken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                task = asyncio.current_task()
-                assert task is not None
+            def taken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                task = self._loop.create_task(self._carry(reader, writer, door))
                 self._tasks.add(task)
-                try:
-                    # In 3.11 a server tells of each cancelled connection as of a fault.
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await self._carry(reader, writer, door)
-                finally:
-                    self._tasks.discard(task)
+                task.add_done_callback(self._tasks.discard)
+                # Who is cancelled before it begins aborts nothing itself.
+                task.add_done_callback(lambda _: writer.transport.abort())
 
-            self._served.append(door)
-            door.server = await asyncio.start_server(taken, "127.0.0.1", door.own_port)
-            door.own_port = int(door.server.sockets[0].getsockname()[1])
+            async with door.changing:
+                if door.server is None:
+                    self._served.append(door)
+                    door.server = await asyncio.start_server(taken, "127.0.0.1", door.own_port)
+                    door.own_port = int(door.server.sockets[0].getsockname()[1])
             return door.own_port
 
         return asyncio.run_coroutine_threadsafe(begin(), self._loop).result(10)
@@ -202,6 +201,7 @@ class _Door:
         self.own_port = 0
         """0 until it listens."""
         self.server: asyncio.Server | None = None
+        self.changing = asyncio.Lock()
         self._host = host
         self._port = port
         self._stays = stays
@@ -211,15 +211,34 @@ class _Door:
         try:
             return await asyncio.open_connection(self._host, self._port)
         except ConnectionRefusedError:
-            if self.server is not None and not self._stays:
+            if not self._stays:
+                await self.shut()
+            raise
+
+    async def shut(self) -> None:
+        """Listen no more.
+
+        In 3.11 a connection that a server has taken is lost, and stays open, when the server closes
+        before it has a transport.
+        """
+        async with self.changing:
+            if self.server is not None:
+                loop = asyncio.get_running_loop()
+                for listener in self.server.sockets:
+                    loop.remove_reader(listener.fileno())
+                await _turn()
                 self.server.close()
                 self.server = None
-            raise
 
     async def look(self) -> None:
         """See whether somebody listens behind."""
         _, writer = await self.connect()
         writer.transport.abort()
+
+
+async def _turn() -> None:
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
 
 
 async def _pump(
