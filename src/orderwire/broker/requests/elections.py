@@ -43,12 +43,11 @@ def elect_leaders(broker: "Broker", request: Request, now: Instant) -> Reply | O
     if kind not in (_PREFERRED, _UNCLEAN):
         error = ErrorCode.INVALID_REQUEST
         return reply(request, ElectLeadersResponse(error_code=error))
-    election = _election if kind == _PREFERRED else _unclean
     if body.topic_partitions is None:
         asked = [
             (topic.name, index) for topic in broker.topics for index in range(topic.partitions)
         ]
-        parts = [election(broker, *each, now) for each in asked]
+        parts = [_begun(broker, kind, *each, now) for each in asked]
         kept = [
             number
             for number, part in enumerate(parts)
@@ -57,7 +56,7 @@ def elect_leaders(broker: "Broker", request: Request, now: Instant) -> Reply | O
         asked, parts = [asked[number] for number in kept], [parts[number] for number in kept]
     else:
         asked = [(one.topic, index) for one in body.topic_partitions for index in one.partitions]
-        parts = [election(broker, *each, now) for each in asked]
+        parts = [_begun(broker, kind, *each, now) for each in asked]
 
     def respond(results: list[Refusal | None]) -> ElectLeadersResponse:
         found: dict[str, list[PartitionResult]] = {}
@@ -75,29 +74,22 @@ def elect_leaders(broker: "Broker", request: Request, now: Instant) -> Reply | O
     return carried_out(broker, request, parts, respond, body.timeout_ms, now)
 
 
-def _election(broker: "Broker", name: str, index: int, now: Instant) -> Part:
+def _begun(broker: "Broker", kind: int, name: str, index: int, now: Instant) -> Part:
     topic = broker.topics.get(name)
     if topic is None or not broker.exists(name, index):
         return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {name}-{index}")
-    replicas = broker.replicas
-    view = None if replicas is None else replicas.cluster.view(topic, index)
-    if replicas is None or (view is not None and view.original == view.preferred is not None):
+    view = None if broker.replicas is None else broker.replicas.cluster.view(topic, index)
+    stays = broker.replicas is None or (view is not None and view.original is not None)
+    if kind == _UNCLEAN:
+        if stays:
+            return Refusal(ErrorCode.ELECTION_NOT_NEEDED, "somebody is original")
+        return partial(put_in_place, broker, topic, index)
+    if stays and (view is None or _as_preferred(view)):
         return Refusal(ErrorCode.ELECTION_NOT_NEEDED, "the preferred replica is original")
     if view is None or view.original is None or view.preferred not in view.isr:
         message = f"{name}-{index}: the preferred replica is not in sync, or nobody is original"
         return Refusal(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, message)
     return _Asking(broker, topic, index, now)
-
-
-def _unclean(broker: "Broker", name: str, index: int, now: Instant) -> Part:
-    topic = broker.topics.get(name)
-    if topic is None or not broker.exists(name, index):
-        return Refusal(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {name}-{index}")
-    replicas = broker.replicas
-    view = None if replicas is None else replicas.cluster.view(topic, index)
-    if replicas is None or (view is not None and view.original is not None):
-        return Refusal(ErrorCode.ELECTION_NOT_NEEDED, "somebody is original")
-    return partial(put_in_place, broker, topic, index)
 
 
 def _as_preferred(view: PartitionView) -> bool:
