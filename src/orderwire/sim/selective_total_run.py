@@ -339,12 +339,23 @@ def _lag(chance: Random) -> int:
 def mixed(seed: int) -> Plan:
     """f up to 0.3, independent, or outages; nothing crashes."""
     chance = stream(seed, "mixed")
-    members = chance.randint(2, 5)
+    return _lossy(chance, (2, 5), lambda: chance.choice((0.0, 0.01, 0.05, 0.1, 0.3)))
+
+
+def heavy(seed: int) -> Plan:
+    """f from 0.3 to 0.5 for ever, up to eight members: somebody misses almost every PDU."""
+    chance = stream(seed, "heavy")
+    return _lossy(chance, (3, 8), lambda: chance.uniform(0.3, 0.5))
+
+
+def _lossy(chance: Random, sizes: tuple[int, int], loss: Callable[[], float]) -> Plan:
+    """Lose as much for ever, independently."""
+    members = chance.randint(*sizes)
     return Plan(
         settings=_settings(chance, members),
         channel=ChannelSettings(
             slot_ns=SLOT_NS,
-            loss=chance.choice((0.0, 0.01, 0.05, 0.1, 0.3)),
+            loss=loss(),
             own_loss=chance.random() < 0.7,
             lag_ns=_lag(chance),
         ),
@@ -409,22 +420,6 @@ def lossy_start(seed: int) -> Plan:
             spared=(Rst, RstPak, RstAck, Rtx, Nak) if chance.random() < 0.5 else (),
         ),
         messages=_messages(chance, members, count, gap),
-    )
-
-
-def heavy(seed: int) -> Plan:
-    """f from 0.3 to 0.5 for ever, up to eight members: somebody misses almost every PDU."""
-    chance = stream(seed, "heavy")
-    members = chance.randint(3, 8)
-    return Plan(
-        settings=_settings(chance, members),
-        channel=ChannelSettings(
-            slot_ns=SLOT_NS,
-            loss=chance.uniform(0.3, 0.5),
-            own_loss=chance.random() < 0.7,
-            lag_ns=_lag(chance),
-        ),
-        messages=_messages(chance, members, chance.randint(2, 30), SLOT_NS * 8),
     )
 
 
