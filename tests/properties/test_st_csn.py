@@ -47,6 +47,15 @@ def test_what_nobody_has_heard_stands_before_the_next_message_of_its_source() ->
 
 
 @pytest.mark.paper("S003:sec.4.1")
+@pytest.mark.parametrize("seed", [3, 4, 5, 6])
+def test_new_gaps_do_not_put_off_what_is_asked_for_again(seed: int) -> None:
+    """Each new gap set the timer anew: an answer that failed kept all waiting for 800 slots."""
+    load = Load(messages=300, gap_slots=4, loss=0.03, seed=seed)
+    told, silent = (measure(algorithm(name), load) for name in ("st-csn", "tachikawa-st"))
+    assert told.latency_slots < silent.latency_slots
+
+
+@pytest.mark.paper("S003:sec.4.1")
 def test_numbers_spare_the_stop_and_what_it_takes() -> None:
     load = Load(messages=200, gap_slots=4, loss=0.01)
     told, silent = (measure(algorithm(name), load) for name in ("st-csn", "tachikawa-st"))

@@ -158,6 +158,7 @@ class TotalOrderConfig(
             "slots": row.slots,
             "recoveries": float(row.recoveries),
             "sorted": row.behind,
+            "mending": row.mending,
             **self._sent_again(row.repeated),
         }
         if row.recoveries:

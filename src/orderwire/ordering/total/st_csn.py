@@ -135,8 +135,10 @@ class StCsn(TachikawaST):
         # Everybody behind the gap waits, and who is asked next may have it at hand.
         self._ask_again_ns = min(settings.nak_ns, 2 * settings.guard_ns or settings.nak_ns)
         self._answered: dict[int, Instant] = {}
-        self._unplaced: dict[int, int] = {}
-        """TSEQ of what I have sent and have no number of → TSEQ when it was last put."""
+        self._placed_below = 0
+        """TSEQ from which on I have no number of what I have sent."""
+        self._put: dict[int, int] = {}
+        """TSEQ of what was put again → TSEQ of my next PDU then."""
         self._numbered: list[list[tuple[int, int]]] = [[] for _ in self._pseq]
         """By source, TSEQ and the number that follows, of its messages in their order."""
         self._settled = [0] * len(self._pseq)
@@ -221,7 +223,9 @@ class StCsn(TachikawaST):
 
     def _ask_for(self, effects: Effects, numbers: Numbers, attempt: int, now: Instant) -> None:
         self._asked_below = self._top
-        self._blank_at = Instant(now + self._ask_again_ns)
+        if self._blank_at <= now or self._blank_at == NEVER:
+            # New gaps do not put off that old ones are asked for again.
+            self._blank_at = Instant(now + self._ask_again_ns)
         if numbers:
             effects.append(Broadcast(Blank(self.epoch, numbers, attempt)))
 
@@ -345,8 +349,12 @@ class StCsn(TachikawaST):
         return pdu.epoch == self.epoch and bool(pdu.destinations >> self.me & 1)
 
     def _advance(self, effects: Effects, now: Instant) -> None:
-        """Take everything up to the first number that is not settled."""
+        """Take everything up to the first number that is not settled.
+
+        Everybody behind an empty place waits for it, so it is asked for at once.
+        """
         waiting = self._waiting
+        empty = sum(map(len, self._receipt.holes))
         while True:
             if waiting and waiting[0][0] <= self._next:
                 csn, source, pdu = waiting.popleft()
@@ -363,6 +371,8 @@ class StCsn(TachikawaST):
                     self._take_name(effects, self._next - 1, header, now)
             elif not self._pass_over():
                 break
+        if sum(map(len, self._receipt.holes)) > empty:
+            self._nak_at = now
 
     def _pass_over(self) -> bool:
         """Settle a gap that holds nothing for me, as later PDUs of everybody tell."""
@@ -371,7 +381,7 @@ class StCsn(TachikawaST):
             if type(pdu) is not Data:
                 continue
             evidence.setdefault(source, number_at(pdu.pseq, self.me))
-            if source == self.me and any(tseq < pdu.tseq for tseq in self._unplaced):
+            if source == self.me and self._unplaced(pdu.tseq):
                 return False  # It may hold a message of mine for others, whose number I must know.
         preq = self._receipt.preq
         if not self._waiting or any(evidence.get(k) != preq[k] for k in self._streams.ids):
@@ -424,30 +434,22 @@ class StCsn(TachikawaST):
 
     def _note_placed(self, tseq: int) -> None:
         """This message of mine has a number; those before it have one or their place before it."""
-        self._unplaced = {t: put for t, put in self._unplaced.items() if t > tseq}
+        self._placed_below = max(self._placed_below, tseq + 1)
+        self._put = {t: put for t, put in self._put.items() if t > tseq}
+
+    def _unplaced(self, end: int) -> list[int]:
+        """Return the TSEQs below `end` of my messages that have no number and are awaited still."""
+        return [tseq for tseq in self._sent if self._placed_below <= tseq < end]
 
     def _put_again(self, effects: Effects, null: int) -> None:
         """Put what I sent before this NULL once more, if it has no number: nobody has heard it."""
-        for tseq, put in self._unplaced.items():
-            data = self._sent.get(tseq)
-            if put < null and data is not None:
-                self._unplaced[tseq] = self._tseq
-                effects.append(Broadcast(PutAgain(*msgspec.structs.astuple(data))))
+        for tseq in self._unplaced(null):
+            if self._put.get(tseq, tseq) < null:
+                self._put[tseq] = self._tseq
+                again = msgspec.structs.astuple(self._sent[tseq])
+                effects.append(Broadcast(PutAgain(*again)))
 
     # ------------------------------------------------------------------ what recovery changes
-
-    def _build(
-        self,
-        effects: Effects,
-        payload: bytes | None,
-        mask: int,
-        now: Instant,
-        number: int = 0,
-        stamp: Instant | None = None,
-    ) -> None:
-        if mask:
-            self._unplaced[self._tseq] = self._tseq
-        super()._build(effects, payload, mask, now, number, stamp)
 
     def _is_unsettled(self) -> bool:
         return self._next < self._top or super()._is_unsettled()
@@ -509,7 +511,8 @@ class StCsn(TachikawaST):
         self._expected = [0] * len(self._settled)
         self._blank.clear()
         self._answered.clear()
-        self._unplaced.clear()
+        self._put.clear()
+        self._placed_below = self._tseq
         for numbered in self._numbered:
             numbered.clear()
         self._advance(effects, now)
