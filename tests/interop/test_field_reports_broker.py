@@ -85,12 +85,12 @@ def test_15_an_original_that_was_frozen_past_its_session_changes_nothing(
     expect_valid(*audited(tmp_path, settings))
 
 
-def five_in_flight(address: str) -> list[PartitionProduceResponse]:
+def five_in_flight(address: str, sent_ms: int) -> list[PartitionProduceResponse]:
     """Send five batches of an idempotent producer at once, always the same ones."""
     with RawClient(address) as client:
         for sequence in range(5):
             records = build_batch(
-                [Record(b"%d" % sequence, timestamp=1)],
+                [Record(b"%d" % sequence, timestamp=sent_ms)],
                 producer_id=1 << 40,
                 producer_epoch=0,
                 base_sequence=sequence,
@@ -110,10 +110,11 @@ def test_5_a_batch_that_comes_again_has_the_offset_it_had(tmp_path: Path, mode: 
         make_topic(cluster.bootstrap, "t")
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         answers: list[list[int]] = []
+        sent_ms = time.time_ns() // 1_000_000  # of today: retention removes what is old
         until = time.monotonic() + 60
         while len(answers) < 2:
             leader = admin.list_topics("t", 20).topics["t"].partitions[0].leader
-            parts = five_in_flight(cluster.brokers[leader].address)
+            parts = five_in_flight(cluster.brokers[leader].address, sent_ms)
             if [part.error_code for part in parts] == [0] * 5:
                 answers.append([part.base_offset for part in parts])
             else:  # another is original by now

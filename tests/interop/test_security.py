@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -290,16 +291,17 @@ def test_kafka_python_logs_in(guarded: Guarded, mechanism: str) -> None:
         "sasl_plain_password": "anns secret",
     }
     value = f"kafka-python {mechanism}".encode()
-    producer = KafkaProducer(**settings)
-    producer.send(TOPIC, value).get(SECONDS_MAX)
-    producer.close()
+    with closing(KafkaProducer(**settings)) as producer:
+        producer.send(TOPIC, value).get(SECONDS_MAX)
     consumer = KafkaConsumer(
-        TOPIC, **settings, group_id=f"ann-kp-{mechanism}", auto_offset_reset="earliest"
+        TOPIC,
+        **settings,
+        group_id=f"ann-kp-{mechanism}",
+        auto_offset_reset="earliest",
+        consumer_timeout_ms=int(1000 * SECONDS_MAX),
     )
-    for message in consumer:
-        if message.value == value:
-            break
-    consumer.close()
+    with closing(consumer):
+        assert any(message.value == value for message in consumer)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +95,10 @@ def test_16_an_offset_behind_the_end_is_out_of_range_at_every_replica(
                 enable_auto_commit=False,
                 consumer_timeout_ms=20_000,
             )
-            other.assign([OtherPartition("t", 0)])
-            other.seek(OtherPartition("t", 0), FAR)
-            assert next(other).offset == 0
-            other.close()
+            with closing(other):
+                other.assign([OtherPartition("t", 0)])
+                other.seek(OtherPartition("t", 0), FAR)
+                assert next(other).offset == 0
 
 
 @EVERY_MODE
