@@ -4,6 +4,8 @@ import contextlib
 import json
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -117,6 +119,56 @@ def test_brokers_end_with_the_shell_that_is_killed(tmp_path: Path) -> None:
         lambda: not any(os.path.exists(f"/proc/{one['pid']}") for one in told["brokers"]),
         "a broker goes on alone",
     )
+
+
+def upped(*options: str) -> "subprocess.Popen[str]":
+    order = [sys.executable, "-c", MAIN, "cluster", "up", "--replicas", "1", *options]
+    return subprocess.Popen(order, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
+    """A busy port is a failure, a wrong option a wrong use; what an earlier start wrote is old."""
+    data = f"--data={tmp_path}"
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        with upped(data, f"--listen=127.0.0.1:{busy.getsockname()[1]}") as process:
+            told = process.communicate(timeout=90)
+        assert process.returncode == 1
+        assert "address already in use" in told[1]
+    with upped(data, "--broker-option=--flush=sometimes") as process:
+        told = process.communicate(timeout=90)
+    assert process.returncode == 2
+    assert "'sometimes' is not one of" in told[1]
+    assert "address already in use" not in told[1]
+
+
+def test_who_waits_for_a_zookeeper_is_told_and_may_stop(tmp_path: Path) -> None:
+    with upped(f"--data={tmp_path}", "--zookeeper=127.0.0.1:1") as process:
+        assert process.stderr is not None
+        assert "do not run yet" in process.stderr.readline()
+        log = tmp_path / "broker-0.log"
+        until(
+            lambda: "no ZooKeeper at 127.0.0.1:1 answers yet" in log.read_text(), "it says nothing"
+        )
+        assert "Connection refused" in log.read_text()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+
+
+def test_status_says_when_there_is_nothing_to_show(tmp_path: Path) -> None:
+    def refused(*options: str) -> str:
+        order = [sys.executable, "-c", MAIN, "cluster", "status", *options]
+        done = subprocess.run(order, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 1
+        assert done.stdout == ""
+        return done.stderr
+
+    with ClusterProcess.start(tmp_path, replicas=1) as cluster:
+        here = f"--zookeeper={cluster.zookeeper}"
+        assert "no broker knows a topic 'missing'" in refused(here, "--topic=missing")
+        assert "no broker of a cluster lives at" in refused(f"{here}/elsewhere")
+        cluster.freeze(0)
+        assert "does not answer: not in time" in refused(here)
+        cluster.thaw(0)
 
 
 def test_a_broker_that_was_killed_is_back_at_once_whatever_its_session(tmp_path: Path) -> None:

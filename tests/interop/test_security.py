@@ -368,10 +368,14 @@ def test_users_and_rules_survive_a_restart(tmp_path: Path) -> None:
     ("options", "said"),
     [
         (["--sasl=PLAIN"], "sends passwords as they are"),
-        (["--authorize"], "--authorize and --users go with --sasl"),
+        (["--authorize"], "--authorize, --users and --super-user go with --sasl"),
         (["--sasl=SCRAM-SHA-256", "--super-user=ann"], "expected User:NAME"),
         (["--tls-cert=/dev/null"], "belong together"),
         (["--listen=0.0.0.0:0", "--sasl=SCRAM-SHA-256"], "both encrypt and authenticate"),
+        (["--super-user=User:ann"], "--super-user go with --sasl"),
+        (["--internal-cert=/dev/null"], "--internal-cert goes with --zookeeper"),
+        (["--history-topic=h"], "--history-topic goes with --zookeeper"),
+        (["--partitions=0"], "0 is not in the range"),
     ],
 )
 def test_options_that_protect_nothing_are_refused(

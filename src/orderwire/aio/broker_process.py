@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from threading import Event
 from types import TracebackType
 from typing import IO
 
@@ -19,12 +21,25 @@ import msgspec
 from orderwire.kernel.errors import OrderwireError
 from orderwire.kernel.parsing import UNREADABLE
 
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 75.0
+"""Longer than a broker seeks its cluster: then it says itself why it does not start."""
 STOP_SECONDS_MAX = 15.0
+_END_S = 5.0
+_LOOK_S = 0.2
+_CHARS_SHOWN = 2_000
 
 
 class BrokerDidNotStart(OrderwireError):
     """The process ended, or did not listen in time; the message carries what it wrote."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        """`status` is what the process ended with by itself."""
+        super().__init__(message)
+        self.status = status
+
+
+class _Ended(TimeoutError):
+    """Its output has."""
 
 
 class _Listening(msgspec.Struct):
@@ -56,11 +71,12 @@ class BrokerProcess:
         log: Path | None = None,
         seconds: float = START_SECONDS_MAX,
         tied: bool = False,
+        given_up: Event | None = None,
     ) -> "BrokerProcess":
         """Start a broker over this data directory and wait until it listens.
 
         `options` are further ones of `orderwire broker`; one that is `tied` ends with this process,
-        however that ends.  Raises BrokerDidNotStart.
+        however that ends.  Who sets `given_up` does not wait any longer.  Raises BrokerDidNotStart.
         """
         data.mkdir(parents=True, exist_ok=True)
         log = log if log is not None else data.with_name(data.name + ".log")
@@ -69,6 +85,7 @@ class BrokerProcess:
         if tied:
             order.append("--end-with-input")
         with log.open("ab") as errors:
+            before = errors.tell()
             process = subprocess.Popen(
                 order,
                 stdin=subprocess.PIPE if tied else subprocess.DEVNULL,
@@ -78,14 +95,18 @@ class BrokerProcess:
             )
         assert process.stdout is not None
         try:
-            line = _first_line(process.stdout, seconds)
+            line = _first_line(process.stdout, seconds, given_up)
             told = msgspec.json.decode(line, type=_Listening)
         except (TimeoutError, *UNREADABLE) as error:
+            status = None
+            with suppress(subprocess.TimeoutExpired):
+                status = process.wait(_END_S) if isinstance(error, _Ended) else None
             process.kill()
             process.wait()
             process.stdout.close()
-            written = log.read_text(errors="replace")[-2_000:]
-            raise BrokerDidNotStart(f"the broker did not start ({error}): {written}") from error
+            written = log.read_bytes()[before:].decode(errors="replace")[-_CHARS_SHOWN:].strip()
+            message = f"the broker did not start ({error}): {written or 'it wrote nothing'}"
+            raise BrokerDidNotStart(message, status) from error
         except BaseException:
             process.kill()
             process.wait()
@@ -153,16 +174,20 @@ class BrokerProcess:
         self.stop()
 
 
-def _first_line(pipe: IO[bytes], seconds: float) -> bytes:
+def _first_line(pipe: IO[bytes], seconds: float, given_up: Event | None) -> bytes:
     """Read one line without waiting longer than `seconds`.  Raises TimeoutError."""
     until = time.monotonic() + seconds
     line = b""
     while not line.endswith(b"\n"):
         left = until - time.monotonic()
-        if left <= 0 or not select.select([pipe], [], [], left)[0]:
+        if given_up is not None and given_up.is_set():
+            raise TimeoutError("it was given up")
+        if left <= 0:
             raise TimeoutError(f"no address within {seconds} s")
+        if not select.select([pipe], [], [], min(left, _LOOK_S))[0]:
+            continue
         piece = os.read(pipe.fileno(), 4_096)
         if not piece:
-            raise TimeoutError("it ended")
+            raise _Ended("it ended")
         line += piece
     return line

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from types import TracebackType
 
 from orderwire.aio.broker_process import BrokerDidNotStart, BrokerProcess
@@ -41,6 +42,7 @@ class ClusterProcess:
         server: ManagedZookeeper | None,
         options: Sequence[str],
         each: Sequence[Sequence[str]] = (),
+        given_up: Event | None = None,
     ) -> None:
         self.zookeeper = zookeeper
         """Address of the ensemble."""
@@ -50,6 +52,7 @@ class ClusterProcess:
         self._folder = folder
         self._options = options
         self._each = each
+        self._given_up = given_up
 
     @classmethod
     def start(
@@ -62,12 +65,14 @@ class ClusterProcess:
         listen: Sequence[str] = (),
         session_ms: int = 6_000,
         each: Sequence[Sequence[str]] = (),
+        given_up: Event | None = None,
     ) -> "ClusterProcess":
         """Start it in this folder and wait until every broker listens, and knows the others.
 
         `options` are further ones of `orderwire broker`; `listen` has an address for each broker,
-        by default a free port; `each` has options of one broker alone.  Raises BrokerDidNotStart,
-        LocalProtocolError, and OSError where ZooKeeper does not start.
+        by default a free port; `each` has options of one broker alone.  Who sets `given_up`, from
+        another thread, ends the start.  Raises BrokerDidNotStart, LocalProtocolError, and OSError
+        where ZooKeeper does not start.
         """
         if not 1 <= replicas <= REPLICAS_MAX or len(listen) not in (0, replicas):
             raise LocalProtocolError(
@@ -81,7 +86,7 @@ class ClusterProcess:
             server.start()
             zookeeper = server.address
         told = [f"--session-ms={session_ms}", f"--topic-config=orderwire.mode={mode.value}"]
-        cluster = cls(folder, zookeeper, server, [*told, *options], each)
+        cluster = cls(folder, zookeeper, server, [*told, *options], each, given_up)
         try:
             with ThreadPoolExecutor(replicas) as starters:
                 addresses = listen or ["127.0.0.1:0"] * replicas
@@ -109,6 +114,7 @@ class ClusterProcess:
             *(self._each[index] if self._each else ()),
             listen=listen,
             tied=True,
+            given_up=self._given_up,
         )
 
     def _wait_until_met(self) -> None:
@@ -124,7 +130,8 @@ class ClusterProcess:
                     known = [str(error)]
                 if everybody - {index} <= set(known):
                     break
-                if time.monotonic() > end:
+                given_up = self._given_up is not None and self._given_up.is_set()
+                if given_up or time.monotonic() > end:
                     raise BrokerDidNotStart(f"broker {index} has found {known} only: {broker.log}")
                 time.sleep(_LOOK_S)
 

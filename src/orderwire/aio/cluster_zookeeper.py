@@ -193,21 +193,36 @@ class ClusterZookeeper:
         self._joined = loop.create_future()
         await self._end_predecessor()
         await self.client.open()
+        telling = loop.create_task(self._tell_of_waiting())
         try:
             async with asyncio.timeout(self._times.join_ns / NS_PER_S):
                 await self._joined
         except BaseException as error:
+            why = ""
+            if isinstance(error, TimeoutError):
+                why = f": {self.scope.trouble}" if self.scope.trouble else await self.client.why()
             await self.close()
             if isinstance(error, TimeoutError):
                 raise ZookeeperUnavailable(
                     f"broker {self.me} could not join its cluster at {self.client.ensemble} in"
-                    f" {self._times.join_ns // NS_PER_MS} ms"
-                    + (f": {self.scope.trouble}" if self.scope.trouble else "")
+                    f" {self._times.join_ns // NS_PER_MS} ms{why}"
                 ) from None
             raise
+        finally:
+            telling.cancel()
         self._upkeep = [loop.create_task(self._beat()), loop.create_task(self._flush())]
         for task in self._upkeep:
             task.add_done_callback(_report)
+
+    async def _tell_of_waiting(self) -> None:
+        """Say what a start waits for that takes long."""
+        while True:
+            await asyncio.sleep(self.client.settings.reply_ns / NS_PER_S)
+            if self.client.session is not Session.CONNECTED:
+                why = await self.client.why()
+                _LOG.warning("no ZooKeeper at %s answers yet%s", self.client.ensemble, why)
+            elif not self.cluster_id:
+                _LOG.warning("another is broker %d still: waiting for its session's end", self.me)
 
     async def _end_predecessor(self) -> None:
         """Go on with the session of a process that is no more, and close it."""

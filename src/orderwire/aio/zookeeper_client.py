@@ -363,7 +363,7 @@ class ZookeeperClient:
         except TimeoutError:
             raise ZookeeperUnavailable(
                 f"no ZooKeeper at {self.ensemble} has answered for"
-                f" {self.settings.reply_ns // NS_PER_MS} ms{await self._why()}"
+                f" {self.settings.reply_ns // NS_PER_MS} ms{await self.why()}"
             ) from None
         except _STATES_CLOSED:
             raise SessionExpired(f"the session at {self.ensemble} has ended") from None
@@ -408,8 +408,8 @@ class ZookeeperClient:
         start(kazoo).rawlink(in_kazoo)
         return await done
 
-    async def _why(self) -> str:
-        """Say what is known of why there is no connection."""
+    async def why(self) -> str:
+        """Say what is known of why there is no connection, behind a colon."""
         if self._connected.is_set():
             return ""
         asked = [_silent_call(server) for server in self._where.servers]

@@ -60,7 +60,13 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
     type=click.IntRange(0, 1 << 40),
     help="How fast old records are read again in search of damage; 0: never.",
 )
-@click.option("--partitions", default=1, show_default=True, help="Of topics that do not say.")
+@click.option(
+    "--partitions",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, TopicSettings().partitions_max),
+    help="Of topics that do not say.",
+)
 @click.option(
     "--replication",
     default=3,

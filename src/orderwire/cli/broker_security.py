@@ -56,8 +56,8 @@ class SecurityOptions(msgspec.Struct, frozen=True, kw_only=True):
         if self.allow_without_acl and not self.authorize:
             raise click.UsageError("--allow-without-acl goes with --authorize")
         if not self.sasl:
-            if self.authorize or self.users is not None:
-                raise click.UsageError("--authorize and --users go with --sasl")
+            if self.authorize or self.users is not None or self.super_user:
+                raise click.UsageError("--authorize, --users and --super-user go with --sasl")
             return None
         mechanisms = tuple(Mechanism(name) for name in self.sasl)
         if Mechanism.PLAIN in mechanisms and self.tls_cert is None:

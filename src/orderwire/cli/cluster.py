@@ -3,25 +3,30 @@
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
+from orderwire.aio.broker_process import BrokerDidNotStart
 from orderwire.aio.cluster_process import REPLICAS_MAX, ClusterProcess
 from orderwire.aio.cluster_status import ask_status, find_brokers
 from orderwire.aio.history_options import HISTORY_TOPIC
 from orderwire.aio.zookeeper_client import ZookeeperClient
 from orderwire.broker.replication.settings import Mode
-from orderwire.cli.output import EXIT_FAILED, EXIT_GOOD, emit, emit_json, progress
+from orderwire.cli.output import EXIT_FAILED, EXIT_GOOD, EXIT_USAGE, emit, emit_json, progress
 from orderwire.cli.protection import FILE, credentials
 from orderwire.cli.running import run_until_stopped
 from orderwire.cli.zookeeper_options import SESSION_MS_MIN, ZookeeperOptions, zookeeper_options
 from orderwire.kernel import OrderwireError
 
 _LOOK_S = 0.5
+_LONG_S = 10.0
+"""A start that takes longer is told of."""
 _HEAD = (
     "TOPIC",
     "PART",
@@ -108,7 +113,7 @@ def up(
                 folder = Path(
                     stack.enter_context(tempfile.TemporaryDirectory(prefix="orderwire-cluster-"))
                 )
-            cluster = await asyncio.to_thread(
+            start = partial(
                 ClusterProcess.start,
                 folder,
                 f"--replication={replication}",
@@ -120,6 +125,9 @@ def up(
                 listen=listen,
                 session_ms=session_ms,
             )
+            cluster = await _started(stop, start, folder)
+            if cluster is None:
+                return EXIT_GOOD
             try:
                 _tell(cluster, as_json=as_json)
                 running = set(range(replicas))
@@ -137,6 +145,40 @@ def up(
                 await asyncio.to_thread(cluster.stop)
 
     run_until_stopped(work)
+
+
+async def _started(
+    stop: asyncio.Event, start: Callable[..., ClusterProcess], folder: Path
+) -> ClusterProcess | None:
+    """Start a cluster; None if it is to stop before it runs.
+
+    Raises BrokerDidNotStart where options are wrong, click.ClickException, and what `start` does.
+    """
+    given_up = threading.Event()
+    starting = asyncio.ensure_future(asyncio.to_thread(start, given_up=given_up))
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        while not await _ended(starting, stopping):
+            progress(f"the brokers do not run yet; they write to {folder}/broker-*.log")
+        if stop.is_set():
+            given_up.set()
+        return await starting
+    except BrokerDidNotStart as error:
+        if stop.is_set():
+            return None
+        if error.status == EXIT_USAGE:
+            raise
+        raise click.ClickException(str(error)) from None
+    except asyncio.CancelledError:
+        given_up.set()
+        raise
+    finally:
+        stopping.cancel()
+
+
+async def _ended(*work: "asyncio.Future[Any]") -> bool:
+    done, _ = await asyncio.wait(work, timeout=_LONG_S, return_when=asyncio.FIRST_COMPLETED)
+    return bool(done)
 
 
 def _tell(cluster: ClusterProcess, *, as_json: bool) -> None:
@@ -184,27 +226,38 @@ def status(
             granted = ZookeeperOptions(**access).access()
             async with ZookeeperClient(zookeeper, access=granted) as client:
                 addresses = [one.internal for one in (await find_brokers(client)).values()]
+            if not addresses:
+                raise click.ClickException(f"no broker of a cluster lives at {zookeeper}")
         asked = [ask_status(address, tls) for address in addresses]
         answers = await asyncio.gather(*asked, return_exceptions=True)
         told: list[dict[str, Any]] = []
         for address, answer in zip(addresses, answers, strict=True):
             if isinstance(answer, OSError | TimeoutError | OrderwireError):
-                progress(f"{address} does not answer: {answer or type(answer).__name__}")
+                progress(f"{address} does not answer: {str(answer) or 'not in time'}")
             elif isinstance(answer, BaseException):
                 raise answer
             else:
-                if topic:
-                    kept = [one for one in answer["partitions"] if one["topic"] in topic]
-                    answer["partitions"] = kept
                 told.append(answer)
+        _keep(told, topic)
         if as_json:
             emit_json({"brokers": told})
         else:
-            for line in lines(told):
+            for line in lines(told) if told else ():
                 emit(line)
         return EXIT_GOOD if told and len(told) == len(addresses) else EXIT_FAILED
 
     run_until_stopped(work)
+
+
+def _keep(told: list[dict[str, Any]], topics: tuple[str, ...]) -> None:
+    """Leave these topics only, if any are named.  Raises click.ClickException without one."""
+    known = {one["topic"] for answer in told for one in answer["partitions"]}
+    missing = [each for each in topics if each not in known]
+    if told and missing:
+        raise click.ClickException(f"no broker knows a topic {missing[0]!r}")
+    for answer in told:
+        kept = [one for one in answer["partitions"] if not topics or one["topic"] in topics]
+        answer["partitions"] = kept
 
 
 def lines(told: list[dict[str, Any]]) -> list[str]:

@@ -26,6 +26,21 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
     return found
 
 
+_MEMBERS_ONLY = (
+    "zookeeper_ca",
+    "zookeeper_cert",
+    "zookeeper_key",
+    "zookeeper_user",
+    "internal_advertise",
+    "internal_cert",
+    "internal_key",
+    "internal_ca",
+    "history_topic",
+    "history_client",
+)
+"""What says nothing to a broker that is alone."""
+
+
 class MemberOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the options say."""
 
@@ -49,6 +64,9 @@ class MemberOptions(msgspec.Struct, frozen=True, kw_only=True):
         Raises LocalProtocolError and click.UsageError.
         """
         if self.zookeeper is None:
+            alone = [name for name in _MEMBERS_ONLY if getattr(self, name)]
+            if alone:
+                raise click.UsageError(f"--{alone[0].replace('_', '-')} goes with --zookeeper")
             return None
         host, port = split_address(self.internal_listen)
         return ClusterOptions(
