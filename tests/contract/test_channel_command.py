@@ -3,17 +3,21 @@
 import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from total_groups import Told
 from view_cluster import QUICK, Process, start_relay
 
+from orderwire.aio.addresses import join_address
 from orderwire.aio.total_views import group_path
 from orderwire.aio.zookeeper_client import ZookeeperClient
 from orderwire.aio.zookeeper_server import managed_zookeeper
+from orderwire.cli.channel import command
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(120)]
 
@@ -118,6 +122,45 @@ def test_it_ends_with_its_input_where_that_is_wanted() -> None:
         channel.wait()
         if channel.stdout is not None:
             channel.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--listen=nonsense"], "expected HOST:PORT"),
+        (["--listen=[::1]:0"], "expected an IPv4 address"),
+        (["--listen=127.0.0.1:0", "--multicast=abc:7501"], "'abc' is no address of a multicast"),
+        (["--listen=127.0.0.1:0", "--multicast=10.0.0.1:7501"], "224.0.0.0 to 239.255.255.255"),
+        (["--listen=127.0.0.1:0", "--multicast=239.1.2.3:0"], "needs a port"),
+        (
+            ["--multicast=239.1.2.3:7501", "--multicast-interface=eth0"],
+            "the IPv4 address of an interface",
+        ),
+        (["--multicast-interface=127.0.0.1"], "no effect without --multicast"),
+        (["--receive-buffer=99999999999"], "expected 2304 to 1073741824"),
+        (["--group=books"], "no effect without --zookeeper"),
+        (["--session-ms=5000"], "no effect without --zookeeper"),
+        (
+            ["--listen=0.0.0.0:0", "--insecure", "--zookeeper=127.0.0.1:1"],
+            "learn this address from ZooKeeper",
+        ),
+        (["--listen=127.0.0.1:0", "--zookeeper=rubbish"], "ZooKeeper at 'rubbish'"),
+        (["--listen=127.0.0.1:0", "--zookeeper=127.0.0.1:1", "--group="], "no name of a group"),
+    ],
+)
+def test_what_cannot_be_is_a_usage_error(options: list[str], sentence: str) -> None:
+    done = CliRunner().invoke(command, options)
+    assert done.exit_code == 2, done.output
+    assert sentence in " ".join(done.output.split())
+
+
+def test_an_address_in_use_is_named() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        where = join_address(*taken.getsockname())
+        done = CliRunner().invoke(command, ["--listen", where])
+    assert done.exit_code == 1
+    assert f"{where}: Address already in use" in done.output
 
 
 def test_it_does_not_listen_beyond_this_machine_without_a_word() -> None:

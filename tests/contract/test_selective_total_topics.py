@@ -191,7 +191,7 @@ async def test_what_cannot_be_is_refused() -> None:
             with pytest.raises(LocalProtocolError, match=sentence):
                 wrong()
         # Ben never takes part.
-        with pytest.raises(LocalProtocolError, match=r"one of the 2 participants, was not there"):
+        with pytest.raises(LocalProtocolError, match=r"processes \[1\] have not come to the relay"):
             await writer.wait_matched(1, 60)
         with pytest.raises(LocalProtocolError, match="did not get into group"):
             writer.write(b"")

@@ -2,15 +2,18 @@
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 from discovered import in_a_loop
 from total_groups import Told, fixed_group, run_to_rest
 
 from orderwire import LocalProtocolError, TotalGroup, TotalGroupSettings
+from orderwire.aio.addresses import join_address
 from orderwire.aio.total_frames import HELLO, Call, Up, encode_call, encode_pdu, encode_up
 from orderwire.aio.total_port import Deaf
 from orderwire.aio.total_relay import ChannelRelay, RelaySettings
+from orderwire.kernel import Destinations
 from orderwire.ordering.total.settings import Delivery
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(120)]
@@ -108,10 +111,75 @@ async def test_a_second_process_of_the_same_id_is_refused() -> None:
 @in_a_loop
 async def test_a_group_waits_until_all_are_there() -> None:
     channel = await ChannelRelay.open(("127.0.0.1", 0))
-    host, port = channel.address
-    with pytest.raises(TimeoutError):
-        await TotalGroup.join(f"{host}:{port}", me=0, members=2, wait_s=0.2)
+    where = join_address(*channel.address)
+    with pytest.raises(TimeoutError, match=r"processes \[1, 2\] have not come to the relay"):
+        await TotalGroup.join(where, me=0, members=3, wait_s=0.3)
     await channel.close()
+    with pytest.raises(TimeoutError, match=f"the relay {where} has not answered after 0.1 s"):
+        await TotalGroup.join(where, me=0, members=3, wait_s=0.1)
+
+
+@in_a_loop
+async def test_who_is_left_by_its_relay_is_told() -> None:
+    channel = await ChannelRelay.open(("127.0.0.1", 0))
+    where = join_address(*channel.address)
+    group = await TotalGroup.join(where, me=0, members=1)
+    await channel.close()
+    again = await ChannelRelay.open(channel.address, incarnation=channel.incarnation + 1)
+    async with asyncio.timeout(30):
+        async for _ in group:
+            pass
+    assert "was started anew" in str(group.excluded)
+    with pytest.raises(LocalProtocolError, match="knows nothing of this group"):
+        await group.write(b"x")
+    await group.close()
+    await again.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"delivery": "ack"}, "Delivery.PREACK or Delivery.ACK"),
+        ({"window": 0}, "window=0 must be a whole number from 1"),
+        ({"window": "64"}, "window='64'"),
+        ({"buffers": -5}, "buffers=-5"),
+        ({"pack_bytes": 1_000_000}, "pack_bytes=1000000 must be a whole number from 1 to 48000"),
+        ({"queue_messages_max": 0}, "queue_messages_max=0"),
+        ({"fail_ns": 1}, "fail_ns=1 must be a whole number from 100000000"),
+        ({"linger_ns": -1}, "linger_ns=-1"),
+        ({"receive_bytes": 5}, "receive_bytes=5, expected 2304"),
+        ({"receive_bytes": 1 << 40}, "receive_bytes=1099511627776"),
+        ({"datagram_bytes_max": 1}, "datagram_bytes_max=1, expected 256 to 60000"),
+        ({"multicast_interface": "eth0"}, "the IPv4 address of an interface"),
+        ({"outages": ((0, 1),)}, "a tuple of Deaf"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(LocalProtocolError, match=sentence):
+        TotalGroupSettings(**settings)
+
+
+@in_a_loop
+async def test_who_cannot_join_is_told_why() -> None:
+    for wrong, sentence in (
+        ({"me": 2, "members": 2}, "me=2 is not within 0 … 1"),
+        ({"me": "0", "members": 2}, "me='0'"),
+        ({"me": 0, "members": 0}, "members=0 is not within 1 … 4096"),
+        ({"me": 0, "members": 2, "relay": "rubbish"}, "expected HOST:PORT"),
+        ({"me": 0, "members": 2, "relay": "[::1]:7500"}, "expected an IPv4 address"),
+    ):
+        with pytest.raises(LocalProtocolError, match=sentence):
+            await TotalGroup.join(**{"relay": "127.0.0.1:7500", **wrong})
+    for wrong, sentence in (
+        ({"least": 0}, "least=0 must be a whole number, at least 1"),
+        ({"session_ns": 1}, "session_ns=1 must be at least 1000000000"),
+        ({"name": ""}, "'' is no name of a group"),
+        ({"zookeeper": "rubbish"}, "expected HOST:PORT"),
+    ):
+        with pytest.raises(LocalProtocolError, match=sentence):
+            await TotalGroup.enter(**{"zookeeper": "127.0.0.1:1", "name": "g", **wrong})
+    with pytest.raises(TimeoutError, match="has not answered after 0"):
+        await TotalGroup.enter("127.0.0.1:1", "g", wait_s=0.2)
 
 
 @in_a_loop
@@ -141,11 +209,34 @@ async def test_writing_to_who_is_no_member_is_refused() -> None:
     async with fixed_group(2) as (_, groups):
         with pytest.raises(LocalProtocolError, match="are no members"):
             await groups[0].write(b"x", [2])
+        wrong: Any
+        for wrong in (-1, "1", 1 << 40, None):
+            with pytest.raises(LocalProtocolError, match="is no id of a member"):
+                await groups[0].write(b"x", [wrong])
+        with pytest.raises(LocalProtocolError, match="is no mask of members"):
+            await groups[0].write(b"x", Destinations(-2))
         with pytest.raises(LocalProtocolError, match="at least one destination"):
             await groups[0].write(b"x", [])
         await groups[0].close()
         with pytest.raises(LocalProtocolError, match="has left"):
             await groups[0].write(b"x")
+
+
+@in_a_loop
+async def test_what_is_no_bytes_is_refused_and_stops_nothing() -> None:
+    async with fixed_group(1) as (_, groups):
+        wrong: Any
+        for wrong in ("text", None, 5):
+            with pytest.raises(LocalProtocolError, match="a message is bytes, got"):
+                await groups[0].write(wrong)
+        with pytest.raises(LocalProtocolError, match="48001 bytes, at most 48000"):
+            await groups[0].write(bytes(48_001))
+        changing: Any = bytearray(b"before")
+        await groups[0].write(changing)
+        changing[:] = b"after!"
+        async for message in groups[0]:
+            assert message.payload == b"before"
+            break
 
 
 @in_a_loop

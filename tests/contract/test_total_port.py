@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from typing import Any
 
 import pytest
 from discovered import in_a_loop, until
@@ -21,7 +22,7 @@ from orderwire.aio.total_frames import (
 )
 from orderwire.aio.total_port import ChannelPort, PortSettings, monotonic_now
 from orderwire.aio.total_relay import ChannelRelay
-from orderwire.kernel import Instant, ProcessId
+from orderwire.kernel import Instant, ProcessId, ms
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(60)]
 
@@ -31,7 +32,7 @@ RELAY = 5
 class Ends:
     """A port, and a socket in place of its relay."""
 
-    def __init__(self, wanted: int | None = RELAY) -> None:
+    def __init__(self, wanted: int | None = RELAY, **settings: Any) -> None:
         self.found: list[tuple[int, bytes, int]] = []
         self.relay = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.relay.bind(("127.0.0.1", 0))
@@ -40,7 +41,7 @@ class Ends:
             ("127.0.0.1", 0),
             ProcessId(1),
             7,
-            PortSettings(repeats=False),
+            PortSettings(repeats=False, **settings),
             received=self._received,
             drained=lambda: None,
             told=lambda: None,
@@ -110,6 +111,45 @@ async def test_a_relay_that_begins_again_at_one_is_another_and_is_not_heard() ->
     ends.down(1, b"new", relay=RELAY + 1)
     await until(lambda: len(ends.found) == 3, 10)
     assert ends.found[-1] == (0, b"new", 1)
+    ends.close()
+
+
+@in_a_loop
+async def test_a_fixed_group_is_told_that_its_relay_was_started_anew() -> None:
+    ends = Ends(wanted=None)
+    await ends.welcome()
+    ends.say(encode_welcome(Welcome(RELAY - 1, None, 0.0, 0, 0b10)))
+    ends.down(1, b"a")
+    await until(lambda: bool(ends.found), 10)
+    assert ends.port.replaced is None
+    ends.say(encode_welcome(Welcome(RELAY + 1, None, 0.0, 0, 0b10)))
+    await until(lambda: ends.port.replaced is not None, 10)
+    assert "started anew" in str(ends.port.replaced)
+    ends.close()
+
+
+def test_a_relay_that_falls_silent_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    @in_a_loop
+    async def run() -> None:
+        ends = Ends(silence_ns=ms(100), hello_ns=ms(20))
+        await ends.welcome()
+        await until(lambda: "has not answered for" in caplog.text, 10)
+        await asyncio.sleep(0.3)
+        assert caplog.text.count("has not answered for") == 1
+        ends.down(1, b"a")
+        await until(lambda: "answers again" in caplog.text, 10)
+        ends.close()
+
+    run()
+
+
+@in_a_loop
+async def test_multicasts_that_cannot_be_received_are_told() -> None:
+    ends = Ends(wanted=None, multicast_interface="203.0.113.1")
+    ends.say(encode_welcome(Welcome(RELAY, ("239.77.1.2", 7_501), 0.0, 0, 0b10)))
+    await until(lambda: ends.port.refused is not None, 10)
+    assert "interface 203.0.113.1" in str(ends.port.refused)
+    assert ends.port.relay is None
     ends.close()
 
 

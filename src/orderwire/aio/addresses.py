@@ -57,6 +57,14 @@ async def looked_up(address: str) -> tuple[socket.AddressFamily, tuple[str, int]
     return family, (str(where[0]), port)
 
 
+async def looked_up_ipv4(address: str) -> tuple[str, int]:
+    """Return the IPv4 number of the host, and the port.  Raises as `looked_up` does."""
+    family, (number, port) = await looked_up(address)
+    if family != socket.AF_INET:
+        raise LocalProtocolError(f"{address} is at {number}: expected an IPv4 address")
+    return number, port
+
+
 def is_bindable(host: str) -> bool:
     """Whether this machine has the numeric address."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -9,8 +9,9 @@ import contextlib
 import logging
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from orderwire.aio.addresses import join_address
 from orderwire.kernel import NS_PER_MS, Instant
 
 _LOG = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ def open_socket(address: Address, *, offload: bool = True) -> tuple[socket.socke
     try:
         udp.setblocking(False)
         _enlarge(udp)
-        udp.bind(address)
+        _bind(udp, address)
         return udp, offload and _enable_offload(udp)
     except BaseException:
         udp.close()
@@ -69,9 +70,10 @@ def open_multicast_socket(group: Address, interface: str, *, offload: bool = Tru
         udp.setblocking(False)
         udp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         _enlarge(udp)
-        udp.bind(group)
+        _bind(udp, group)
         member = socket.inet_aton(group[0]) + socket.inet_aton(interface)
-        udp.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
+        with _says(f"multicasts to {group[0]} on interface {interface}"):
+            udp.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
         if offload:
             _enable_offload(udp)
         return udp
@@ -83,9 +85,24 @@ def open_multicast_socket(group: Address, interface: str, *, offload: bool = Tru
 def send_multicasts_on(udp: socket.socket, interface: str) -> None:
     """Make this socket send multicasts on this interface, one hop, to members here too."""
     ip = socket.IPPROTO_IP
-    udp.setsockopt(ip, socket.IP_MULTICAST_IF, socket.inet_aton(interface))
+    with _says(f"multicasts on interface {interface}"):
+        udp.setsockopt(ip, socket.IP_MULTICAST_IF, socket.inet_aton(interface))
     udp.setsockopt(ip, socket.IP_MULTICAST_TTL, 1)
     udp.setsockopt(ip, socket.IP_MULTICAST_LOOP, 1)
+
+
+def _bind(udp: socket.socket, address: Address) -> None:
+    with _says(join_address(*address)):
+        udp.bind(address)
+
+
+@contextlib.contextmanager
+def _says(where: str) -> Iterator[None]:
+    """Say of what an error is."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"{where}: {error.strerror or error}") from None
 
 
 def _enlarge(udp: socket.socket) -> None:

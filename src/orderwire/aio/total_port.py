@@ -12,7 +12,7 @@ from typing import Self
 
 import msgspec
 
-from orderwire.aio.addresses import is_loopback
+from orderwire.aio.addresses import is_loopback, join_address
 from orderwire.aio.datagram import (
     Address,
     DatagramSocket,
@@ -77,6 +77,8 @@ class PortSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How often the relay is told that the member is here."""
     hello_first_ns: int = 50 * NS_PER_MS
     """The same until it has answered."""
+    silence_ns: int = 5 * NS_PER_S
+    """A relay that has not answered for so long is told of in the log."""
     receive_bytes: int | None = None
     """SO_RCVBUF; None: as much as the kernel gives."""
     outages: tuple[Deaf, ...] = ()
@@ -110,7 +112,9 @@ class ChannelPort:
         self.present = 0
         """Bit mask of the members that the relay has seen."""
         self.refused: str | None = None
-        """Why the relay does not take us."""
+        """Why there is no way onto the channel."""
+        self.replaced: str | None = None
+        """Why a fixed group can go on no more: another relay is where its own was."""
         self.relay: tuple[Address, int] | None = None
         """The relay and its incarnation, once it has answered."""
         self.last_csn = 0
@@ -126,12 +130,18 @@ class ChannelPort:
         self._address: Address | None = None
         self._wanted: int | None = None
         """The only incarnation that is listened to; None: that which answers first."""
+        self._is_fixed = False
+        """Whether no view will ever name another relay."""
         self._group: DatagramSocket | None = None
         self._group_address: Address | None = None
         self._loss = 0.0
         self._chance = Random()
         self._batch: Batch | None = None
         self._hello_timer: asyncio.TimerHandle | None = None
+        self._is_heard = True
+        """Whether the relay has said anything since the last hello."""
+        self._heard_s = self._began_s
+        self._is_missed = False
         self._repeater = Repeater(self._loop, settings.repeat_ns, self._repeat)
 
     @classmethod
@@ -174,6 +184,8 @@ class ChannelPort:
         if (self._address, self._wanted) == (relay, incarnation):
             return
         self._address, self._wanted = relay, incarnation
+        self._is_fixed = incarnation is None
+        self._is_heard = True
         self.relay = None
         self.present = 0
         self.last_csn = 0
@@ -219,6 +231,7 @@ class ChannelPort:
         if address != self._address:
             self.counters["of strangers"] += 1
             return
+        self._is_heard = True
         try:
             kind = kind_of(data)
             if kind == DOWN:
@@ -228,7 +241,7 @@ class ChannelPort:
             elif kind == REFUSED:
                 refused = decode_refused(data)
                 if self._wanted in (None, refused.relay):
-                    self.refused = refused.why
+                    self.refused = f"the relay refuses us: {refused.why}"
                     self._told()
             else:
                 self.counters["not for a member"] += 1
@@ -268,18 +281,31 @@ class ChannelPort:
             self._wanted = welcome.relay
         if welcome.relay != self._wanted:
             self.counters["of another relay"] += 1
+            if self._is_fixed and welcome.relay > self._wanted:
+                self.replaced = (
+                    f"the relay at {join_address(*address)} was started anew, and knows nothing of"
+                    " this group"
+                )
+                self._told()
             return
-        if self.relay is None:
-            self._attach(welcome, address)
+        if self.relay is None and not self._attach(welcome, address):
+            return
         self.present = welcome.present
         self._told()
 
-    def _attach(self, welcome: Welcome, address: Address) -> None:
+    def _attach(self, welcome: Welcome, address: Address) -> bool:
+        """Use this relay, if what it sends can be received."""
         incarnation = welcome.relay
         if welcome.multicast != self._group_address:
             self._leave_group()
             if welcome.multicast is not None:
-                self._join_group(welcome.multicast)
+                try:
+                    self._join_group(welcome.multicast)
+                except OSError as error:
+                    self.refused = f"the relay sends by multicast, and we cannot receive: {error}"
+                    _LOG.error("%s", self.refused)
+                    self._told()
+                    return False
         self.relay = (address, incarnation)
         self.refused = None
         self._loss = welcome.loss
@@ -296,6 +322,7 @@ class ChannelPort:
             bytes_max=size,
             repeats=self.settings.repeats,
         )
+        return True
 
     def _join_group(self, group: Address) -> None:
         udp = open_multicast_socket(group, self.settings.multicast_interface, offload=False)
@@ -334,11 +361,31 @@ class ChannelPort:
         if self._hello_timer is not None:
             self._hello_timer.cancel()
         if self._address is not None:
+            self._watch(self._address)
             call = Call(self._wanted or 0, self.me, self.incarnation)
             self._socket.send([encode_call(HELLO, call)], self._address)
         settings = self.settings
         wait_ns = settings.hello_ns if self.relay is not None else settings.hello_first_ns
         self._hello_timer = self._loop.call_later(wait_ns / NS_PER_S, self._say_hello)
+
+    def _watch(self, relay: Address) -> None:
+        """Tell when the relay has fallen silent: nothing moves then, and nobody else says so."""
+        now_s = self._loop.time()
+        silence_ns = self.settings.silence_ns
+        where = join_address(*relay)
+        if self._is_heard:
+            if self._is_missed:
+                _LOG.warning("the relay at %s answers again", where)
+            self._is_heard = self._is_missed = False
+            self._heard_s = now_s
+        elif not self._is_missed and now_s - self._heard_s >= silence_ns / NS_PER_S:
+            self._is_missed = True
+            _LOG.warning(
+                "the relay at %s has not answered for %.1f s: nothing is sent or handed out until"
+                " it does",
+                where,
+                now_s - self._heard_s,
+            )
 
 
 def monotonic_now() -> Instant:

@@ -8,6 +8,7 @@ through this one process: when it dies, a relay of another incarnation follows w
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import secrets
 import socket
@@ -18,8 +19,9 @@ from typing import Self
 
 import msgspec
 
-from orderwire.aio.addresses import is_loopback
+from orderwire.aio.addresses import PORT_MAX, is_loopback
 from orderwire.aio.datagram import (
+    DATAGRAM_BYTES_MAX,
     Address,
     DatagramSocket,
     datagram_bytes,
@@ -61,6 +63,7 @@ LOOPBACK_DATAGRAM_BYTES = 8_192
 """Largest datagram on this machine: more would fill a receiver's buffer with few."""
 DATAGRAM_BYTES_MIN = 256
 RECEIVE_BYTES_MIN = 2_304
+RECEIVE_BYTES_MAX = 1 << 30
 
 
 class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,14 +92,19 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         """Refuse what cannot be."""
         if not 0.0 <= self.loss < 1.0:
             raise LocalProtocolError(f"loss={self.loss!r}, expected 0 to less than 1")
-        if self.datagram_bytes_max is not None and self.datagram_bytes_max < DATAGRAM_BYTES_MIN:
-            raise LocalProtocolError(
-                f"datagram_bytes_max={self.datagram_bytes_max}, expected {DATAGRAM_BYTES_MIN}"
-            )
+        refuse_datagram_bytes(self.datagram_bytes_max)
         if not 1 <= self.members_max <= GROUP_SIZE_MAX:
             raise LocalProtocolError(f"members_max={self.members_max}, expected 1 to 4096")
-        if self.multicast is not None and not 224 <= int(self.multicast[0].split(".")[0]) <= 239:
-            raise LocalProtocolError(f"{self.multicast[0]} is no address of a multicast group")
+        refuse_receive_bytes(self.receive_bytes)
+        refuse_multicast_interface(self.multicast_interface)
+        if self.multicast is not None:
+            host, port = self.multicast
+            if not (_is_ipv4(host) and ipaddress.IPv4Address(host).is_multicast):
+                raise LocalProtocolError(
+                    f"{host!r} is no address of a multicast group: 224.0.0.0 to 239.255.255.255"
+                )
+            if not 0 < port <= PORT_MAX:
+                raise LocalProtocolError(f"multicast group {host} needs a port: 1 to {PORT_MAX}")
 
 
 class _Member:
@@ -329,11 +337,45 @@ class ChannelRelay:
 
 
 def limit_receive_buffer(udp: socket.socket, size: int | None) -> None:
-    """Make a socket's receive buffer this large.  Raises LocalProtocolError."""
+    """Make a socket's receive buffer this large, within what the kernel allows."""
     if size is not None:
-        if size < RECEIVE_BYTES_MIN:
-            raise LocalProtocolError(f"receive_bytes={size}, expected {RECEIVE_BYTES_MIN} at least")
         udp.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
+
+
+def refuse_datagram_bytes(size: int | None) -> None:
+    """Raise LocalProtocolError where no datagram can be so large."""
+    if size is not None and (
+        type(size) is not int or not DATAGRAM_BYTES_MIN <= size <= DATAGRAM_BYTES_MAX
+    ):
+        raise LocalProtocolError(
+            f"datagram_bytes_max={size!r}, expected {DATAGRAM_BYTES_MIN} to {DATAGRAM_BYTES_MAX}"
+        )
+
+
+def refuse_receive_bytes(size: int | None) -> None:
+    """Raise LocalProtocolError where this can be no SO_RCVBUF."""
+    if size is not None and (
+        type(size) is not int or not RECEIVE_BYTES_MIN <= size <= RECEIVE_BYTES_MAX
+    ):
+        raise LocalProtocolError(
+            f"receive_bytes={size!r}, expected {RECEIVE_BYTES_MIN} to {RECEIVE_BYTES_MAX}"
+        )
+
+
+def refuse_multicast_interface(address: str) -> None:
+    """Raise LocalProtocolError where this is no address of an interface."""
+    if not _is_ipv4(address):
+        raise LocalProtocolError(
+            f"multicast_interface={address!r} must be the IPv4 address of an interface"
+        )
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def new_incarnation() -> int:

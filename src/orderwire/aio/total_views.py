@@ -81,6 +81,7 @@ class _Registered:
         access: ZookeeperAccess | None,
     ) -> None:
         self.path = group_path(group)
+        self._group = group
         self.client = ZookeeperClient(
             ensemble,
             client or ClientSettings(session_ns=SESSION_NS),
@@ -189,6 +190,18 @@ class GroupViews(_Registered):
                 continue
             if number == self._installed:
                 return
+
+    def lacking(self) -> str:
+        """Say what this process waits for before it is in a view."""
+        where = f"group {self._group!r} at ZooKeeper {self.client.ensemble}"
+        if self.me is None or "view" not in self._state.znodes:
+            return f"ZooKeeper at {self.client.ensemble} has not answered"
+        if not self._standing():
+            return f"no relay of {where} is there (orderwire channel --zookeeper … --group …)"
+        alive = len(self.alive())
+        if not self.view.members and alive < self._least:
+            return f"{alive} of {self._least} processes of {where} are there"
+        return f"no view of {where} could follow with this process"
 
     def _on_session(self, session: Session) -> None:
         if not self.scope.live:

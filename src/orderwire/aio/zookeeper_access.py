@@ -7,6 +7,9 @@ import msgspec
 
 from orderwire.kernel import LocalProtocolError
 
+SESSION_MS_MIN = 1_000
+"""A shorter session ends when a process or the ensemble is busy."""
+
 
 class ZookeeperAccess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How an ensemble is sure of us, and we of it.  Raises LocalProtocolError on a contradiction.

@@ -1,19 +1,23 @@
 """`orderwire channel`: the relay that puts the messages of a group in one order."""
 
 import asyncio
+import contextlib
+import ipaddress
 import logging
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
-from orderwire.aio.addresses import is_loopback, join_address, looked_up, split_address
+from orderwire.aio.addresses import is_loopback, join_address, looked_up_ipv4, split_address
 from orderwire.aio.datagram import Address
 from orderwire.aio.total_relay import ChannelRelay, RelaySettings
 from orderwire.aio.total_views import SESSION_NS, RelayPlace
+from orderwire.aio.zookeeper_access import SESSION_MS_MIN
 from orderwire.aio.zookeeper_client import ClientSettings
 from orderwire.cli.output import EXIT_GOOD, emit, emit_json, progress
 from orderwire.cli.running import end_with_input, run_until_stopped
-from orderwire.cli.zookeeper_options import SESSION_MS_MIN, ZookeeperOptions, zookeeper_options
+from orderwire.cli.zookeeper_options import ZookeeperOptions, zookeeper_options
 from orderwire.kernel import NS_PER_MS, LocalProtocolError
 
 DEFAULT_ADDRESS = "127.0.0.1:7500"
@@ -105,6 +109,12 @@ def command(
         host, _ = split_address(listen)
     except LocalProtocolError as error:
         raise click.UsageError(f"--listen: {error}") from None
+    _refuse_idle(zookeeper, multicast)
+    if zookeeper is not None and _is_unspecified(host):
+        raise click.UsageError(
+            f"--listen {listen}: members learn this address from ZooKeeper and call it, so name one"
+            " of this machine's that they can reach"
+        )
     if not insecure and not is_loopback(host):
         raise click.UsageError(
             f"--listen {listen} is reachable from other machines, and nothing encrypts or"
@@ -115,7 +125,7 @@ def command(
     async def work(stop: asyncio.Event) -> int:
         if tied:
             end_with_input(asyncio.get_running_loop(), stop)
-        _, address = await looked_up(listen)
+        address = await looked_up_ipv4(listen)
         settings = RelaySettings(
             multicast=_group(multicast),
             multicast_interface=multicast_interface,
@@ -125,33 +135,29 @@ def command(
             receive_bytes=receive_bytes,
         )
         access = ZookeeperOptions(**ensemble).access()
-        relay = await ChannelRelay.open(address, settings)
-        where = join_address(*relay.address)
-        place = None
-        if zookeeper is not None:
-            relay.reuses_ids = True
-            place = RelayPlace(
-                zookeeper,
-                group,
-                where,
-                renewed=relay.renew,
-                client=ClientSettings(session_ns=session_ms * NS_PER_MS),
-                access=access,
-            )
-            await place.enter()
-        if as_json:
-            emit_json({"listen": where, "multicast": multicast, "incarnation": relay.incarnation})
-        else:
-            emit(f"listening on {where}")
-        await stop.wait()
-        if place is not None:
-            await place.close()
-        await relay.close()
+        async with contextlib.AsyncExitStack() as stack:
+            relay = await ChannelRelay.open(address, settings)
+            stack.push_async_callback(relay.close)
+            where = join_address(*relay.address)
+            if zookeeper is not None:
+                relay.reuses_ids = True
+                client = ClientSettings(session_ns=session_ms * NS_PER_MS)
+                place = RelayPlace(
+                    zookeeper, group, where, renewed=relay.renew, client=client, access=access
+                )
+                stack.push_async_callback(place.close)
+                await place.enter()
+            told = {"listen": where, "multicast": multicast, "incarnation": relay.incarnation}
+            if as_json:
+                emit_json(told)
+            else:
+                emit(f"listening on {where}")
+            await stop.wait()
         counts = {"pdus": relay.next_csn - 1, "send_errors": relay.send_errors}
         if as_json:
             emit_json({**counts, "counters": dict(sorted(relay.counters.items()))})
-        told = ", ".join(f"{count} {what}" for what, count in sorted(relay.counters.items()))
-        progress(f"{counts['pdus']} PDUs in order; {told or 'nothing came'}")
+        did = ", ".join(f"{count} {what}" for what, count in sorted(relay.counters.items()))
+        progress(f"{counts['pdus']} PDUs in order; {did or 'nothing came'}")
         return EXIT_GOOD
 
     run_until_stopped(work)
@@ -159,9 +165,24 @@ def command(
 
 def _group(text: str | None) -> Address | None:
     """Read GROUP:PORT.  Raises LocalProtocolError."""
-    if text is None:
-        return None
-    host, port = split_address(text)
-    if not port:
-        raise LocalProtocolError(f"multicast {text!r} needs a port")
-    return host, port
+    return None if text is None else split_address(text)
+
+
+def _refuse_idle(zookeeper: str | None, multicast: str | None) -> None:
+    """Refuse what would have no effect."""
+    context = click.get_current_context()
+    for name, needed, given in (
+        ("group", "--zookeeper", zookeeper),
+        ("session_ms", "--zookeeper", zookeeper),
+        ("multicast_interface", "--multicast", multicast),
+    ):
+        if given is None and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            option = name.replace("_", "-")
+            raise click.UsageError(f"--{option} has no effect without {needed}")
+
+
+def _is_unspecified(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False

@@ -16,12 +16,13 @@ from orderwire.aio.broker_process import BrokerDidNotStart
 from orderwire.aio.cluster_process import REPLICAS_MAX, ClusterProcess
 from orderwire.aio.cluster_status import ask_status, find_brokers
 from orderwire.aio.history_options import HISTORY_TOPIC
+from orderwire.aio.zookeeper_access import SESSION_MS_MIN
 from orderwire.aio.zookeeper_client import ZookeeperClient
 from orderwire.broker.replication.settings import Mode
 from orderwire.cli.output import EXIT_FAILED, EXIT_GOOD, EXIT_USAGE, emit, emit_json, progress
 from orderwire.cli.protection import FILE, credentials
 from orderwire.cli.running import run_until_stopped
-from orderwire.cli.zookeeper_options import SESSION_MS_MIN, ZookeeperOptions, zookeeper_options
+from orderwire.cli.zookeeper_options import ZookeeperOptions, zookeeper_options
 from orderwire.kernel import OrderwireError
 
 _LOOK_S = 0.5

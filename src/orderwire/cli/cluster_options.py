@@ -10,8 +10,9 @@ import msgspec
 from orderwire.aio.addresses import split_address
 from orderwire.aio.cluster_member import ClusterOptions
 from orderwire.aio.history_options import HistoryOptions
+from orderwire.aio.zookeeper_access import SESSION_MS_MIN
 from orderwire.cli.protection import FILE, credentials
-from orderwire.cli.zookeeper_options import SESSION_MS_MIN, ZookeeperOptions, zookeeper_options
+from orderwire.cli.zookeeper_options import ZookeeperOptions, zookeeper_options
 from orderwire.kernel import NS_PER_MS
 
 

@@ -11,9 +11,6 @@ from orderwire.aio.zookeeper_access import ZookeeperAccess
 from orderwire.cli.protection import FILE
 from orderwire.kernel import LocalProtocolError
 
-SESSION_MS_MIN = 1_000
-"""A shorter session ends when a process or the ensemble is busy."""
-
 
 class ZookeeperOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the options say."""

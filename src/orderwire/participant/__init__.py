@@ -22,7 +22,8 @@ from orderwire.participant.qos import (
 from orderwire.participant.reader import Overflow, Reader
 from orderwire.participant.samples import Counters, MemberChange, ReaderCounters, Sample, Written
 from orderwire.participant.topics import Topic
-from orderwire.participant.total_group import TotalGroup, TotalGroupSettings
+from orderwire.participant.total_group import TotalGroup
+from orderwire.participant.total_settings import TotalGroupSettings
 from orderwire.participant.tracing import Trace
 from orderwire.participant.writer import DATA_BYTES_MAX, Writer
 

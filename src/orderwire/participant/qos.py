@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import msgspec
 
 from orderwire.aio.addresses import split_address
+from orderwire.aio.zookeeper_access import SESSION_MS_MIN
 from orderwire.kernel import NS_PER_MS, LocalProtocolError, ProcessId, exact_ns
 from orderwire.ordering.catalog import algorithm
 from orderwire.ordering.settings import OrderingSettings
@@ -355,6 +356,9 @@ class SelectiveTotal(Order, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise LocalProtocolError(
                 f"delivery={self.delivery!r} must be Delivery.PREACK or Delivery.ACK"
             )
+        for name, where in (("relay", self.relay), ("zookeeper", self.zookeeper)):
+            if where is not None and not (isinstance(where, str) and where):
+                raise LocalProtocolError(f"{name}={where!r} must be 'host:port' or None")
         if self.relay is not None:
             split_address(self.relay)
             if self.zookeeper is not None:
@@ -365,6 +369,11 @@ class SelectiveTotal(Order, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise LocalProtocolError(f"least={self.least!r} must be at least 1")
         for name, value_ms in (("session_ms", self.session_ms), ("enter_ms", self.enter_ms)):
             whole_ticks(name, value_ms)
+        if self.session_ms < SESSION_MS_MIN:
+            raise LocalProtocolError(
+                f"session_ms={self.session_ms!r} must be at least {SESSION_MS_MIN}: a shorter"
+                " session ends whenever somebody is busy"
+            )
 
 
 def _refuse_clock_error(clock_error_ms: float, lifetime_ms: float | None) -> None:

@@ -31,7 +31,7 @@ from orderwire.participant.qos import SelectiveTotal
 from orderwire.participant.reader import TURN_S, Reader
 from orderwire.participant.samples import MemberChange, Sample, Written
 from orderwire.participant.topic_domain import TopicDomain
-from orderwire.participant.total_group import TotalGroup, TotalGroupSettings
+from orderwire.participant.total_group import TotalGroup
 from orderwire.participant.total_payload import (
     Greeting,
     decode,
@@ -42,6 +42,7 @@ from orderwire.participant.total_payload import (
     require_size,
 )
 from orderwire.participant.total_seats import Seats
+from orderwire.participant.total_settings import TotalGroupSettings
 from orderwire.participant.tracing import Trace
 from orderwire.trace.errors import TraceError
 
@@ -150,38 +151,29 @@ class TotalDomain(TopicDomain):
             delivery=order.delivery, insecure=place.insecure, multicast_interface=place.host
         )
         wait_s = order.enter_ms / 1_000
-        try:
-            if order.relay is not None:
-                return await TotalGroup.join(
-                    order.relay,
-                    me=self._me,
-                    members=len(self.members),
-                    bind=place.host,
-                    settings=settings,
-                    trace=self._trace,
-                    wait_s=wait_s,
-                )
-            zookeeper = order.zookeeper or place.zookeeper
-            assert zookeeper is not None
-            return await TotalGroup.enter(
-                zookeeper,
-                order.group,
-                least=order.least,
+        if order.relay is not None:
+            return await TotalGroup.join(
+                order.relay,
+                me=self._me,
+                members=len(self.members),
                 bind=place.host,
                 settings=settings,
-                access=place.access,
-                session_ns=round(order.session_ms * NS_PER_MS),
                 trace=self._trace,
                 wait_s=wait_s,
             )
-        except TimeoutError:
-            missing = (
-                f"the relay {order.relay}, or one of the {len(self.members)} participants"
-                if order.relay is not None
-                else f"a relay (orderwire channel --zookeeper … --group {order.group}), or one of"
-                f" {order.least} participants"
-            )
-            raise TimeoutError(f"{missing}, was not there within {wait_s:g} s") from None
+        zookeeper = order.zookeeper or place.zookeeper
+        assert zookeeper is not None
+        return await TotalGroup.enter(
+            zookeeper,
+            order.group,
+            least=order.least,
+            bind=place.host,
+            settings=settings,
+            access=place.access,
+            session_ns=round(order.session_ms * NS_PER_MS),
+            trace=self._trace,
+            wait_s=wait_s,
+        )
 
     async def _read(self, group: TotalGroup) -> None:
         if self.order.relay is not None:  # A fixed group has one view, which nobody tells.

@@ -16,16 +16,15 @@ from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-import msgspec
-
-from orderwire.aio.addresses import is_loopback, looked_up, split_address
+from orderwire.aio.addresses import is_loopback, looked_up_ipv4, split_address
 from orderwire.aio.clock import GroupClock, shared_origin_ns
 from orderwire.aio.datagram import Address
 from orderwire.aio.total_member import PackLimits, Told, TotalMember, TotalMessage, unpack
-from orderwire.aio.total_port import ChannelPort, Deaf, PortSettings
+from orderwire.aio.total_port import ChannelPort, PortSettings
 from orderwire.aio.total_relay import new_incarnation
-from orderwire.aio.zookeeper_access import ZookeeperAccess
+from orderwire.aio.zookeeper_access import SESSION_MS_MIN, ZookeeperAccess
 from orderwire.kernel import (
+    GROUP_SIZE_MAX,
     NS_PER_MS,
     NS_PER_S,
     NS_PER_US,
@@ -37,47 +36,17 @@ from orderwire.kernel import (
 )
 from orderwire.ordering.pdu import Delivered
 from orderwire.ordering.total.pdu import ChangeView, Installed, Member, Suspected
-from orderwire.ordering.total.settings import Delivery, TotalSettings
+from orderwire.ordering.total.settings import TotalSettings
 from orderwire.ordering.total.st_codec import TachikawaSTCodec
 from orderwire.ordering.total.tachikawa_st import TachikawaST
 from orderwire.ordering.total.view_rules import StoredView
+from orderwire.participant.total_settings import HEARTBEAT_MAX_NS, TotalGroupSettings
 from orderwire.participant.tracing import Trace
 from orderwire.trace.errors import TraceError
 
 if TYPE_CHECKING:
     from orderwire.aio.total_views import GroupViews
     from orderwire.participant.total_tracing import GroupTracing
-
-
-class TotalGroupSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a member takes part; the same at every member, but for what says otherwise."""
-
-    delivery: Delivery = Delivery.PREACK
-    """PREACK: every destination has the message; ACK: they all know that of each other, too."""
-    window: int = 64
-    """Packs of its own that a member may have under way."""
-    buffers: int = 1_024
-    """Packs that may wait at a member, those included that the application has not read."""
-    pack_bytes: int = 4_096
-    """What is written meanwhile to the same destinations travels together, up to this size."""
-    queue_messages_max: int = 4_096
-    """Messages that wait for the window before `write` does."""
-    receive_bytes: int | None = None
-    """SO_RCVBUF, at this member; None: as much as the kernel gives."""
-    datagram_bytes_max: int | None = None
-    """None: 8,192 on this machine, else what the path takes unfragmented."""
-    repeats: bool = True
-    """Whether each datagram carries the messages of the one before once more."""
-    multicast_interface: str = "127.0.0.1"
-    """Address of this member's interface, where the relay sends multicasts."""
-    outages: tuple[Deaf, ...] = ()
-    """When this member is to be deaf, for tests."""
-    fail_ns: int = 2 * NS_PER_S
-    """A member that was asked for so long without an answer is suspected."""
-    linger_ns: int = 500 * NS_PER_MS
-    """Who leaves goes on answering the others until nothing has come for so long."""
-    insecure: bool = False
-    """Whether datagrams may go beyond this machine: nothing encrypts or authenticates them."""
 
 
 class TotalGroup:
@@ -128,23 +97,29 @@ class TotalGroup:
     ) -> Self:
         """Take part as process `me` of a fixed group; return when the relay has seen all of it.
 
-        The group has no views: a member that dies stops it.  `trace` records what this member does,
-        as the run that it names.  Raises LocalProtocolError when the relay refuses, TimeoutError
-        when not all are there in time, TraceError and OSError.
+        The group has no views: a member that dies stops it, and when its relay is started anew all
+        are out.  `trace` records what this member does, as the run that it names.
+        Raises LocalProtocolError when the relay refuses, TimeoutError when not all are there in
+        time, TraceError and OSError.
         """
         settings = settings or TotalGroupSettings()
         if trace is not None:
             trace.load()  # before the others know us
-        if not 0 <= me < members:
-            raise LocalProtocolError(f"me={me} is not within 0 … {members - 1}")
-        _, address = await looked_up(relay)
+        if type(members) is not int or not 1 <= members <= GROUP_SIZE_MAX:
+            raise LocalProtocolError(f"members={members!r} is not within 1 … {GROUP_SIZE_MAX}")
+        if type(me) is not int or not 0 <= me < members:
+            raise LocalProtocolError(f"me={me!r} is not within 0 … {members - 1}")
+        address = await looked_up_ipv4(relay)
         group = cls._open(ProcessId(me), new_incarnation(), members, bind, address, settings)
         try:
             if trace is not None:
                 group._record(trace, members)
             group._port.use(address)
-            async with asyncio.timeout(wait_s):
-                await group._all_present((1 << members) - 1)
+            try:
+                async with asyncio.timeout(wait_s):
+                    await group._all_present((1 << members) - 1)
+            except TimeoutError:
+                raise TimeoutError(f"{group._absent(relay, members)} after {wait_s:g} s") from None
         except BaseException:
             await group._abandon()
             raise
@@ -178,6 +153,13 @@ class TotalGroup:
         from orderwire.aio.zookeeper_client import ClientSettings
 
         settings = settings or TotalGroupSettings()
+        if type(least) is not int or least < 1:
+            raise LocalProtocolError(f"least={least!r} must be a whole number, at least 1")
+        if session_ns < SESSION_MS_MIN * NS_PER_MS:
+            raise LocalProtocolError(
+                f"session_ns={session_ns} must be at least {SESSION_MS_MIN * NS_PER_MS}: a shorter"
+                " session ends whenever somebody is busy"
+            )
         if trace is not None:
             trace.load()  # before the others know us
         group: Self | None = None
@@ -214,10 +196,14 @@ class TotalGroup:
                         raise LocalProtocolError(f"not a member: {group._excluded}")
                     group._told.clear()
                     await group._told.wait()
-        except BaseException:
+        except BaseException as error:
+            refused = None if group is None else group._port.refused
             if group is not None:
                 await group._abandon()
+            lacking = refused or views.lacking()
             await views.close()
+            if type(error) is TimeoutError:
+                raise TimeoutError(f"{lacking} after {wait_s:g} s") from None
             raise
         return group
 
@@ -248,7 +234,7 @@ class TotalGroup:
                 buffers=max(settings.buffers, members),
                 ack_delay_ns=100 * NS_PER_US,
                 heartbeat_ns=5 * NS_PER_MS,
-                heartbeat_max_ns=100 * NS_PER_MS,
+                heartbeat_max_ns=HEARTBEAT_MAX_NS,
                 control_ns=4 * NS_PER_MS,
                 nak_ns=4 * NS_PER_MS,
                 guard_ns=2 * NS_PER_MS,
@@ -276,7 +262,7 @@ class TotalGroup:
             ),
             received=member.on_pdu,
             drained=lambda: group._drained(),
-            told=lambda: group._told.set(),
+            told=lambda: group._heed(),
             now=clock.now,
         )
         member.attach(port)
@@ -346,7 +332,8 @@ class TotalGroup:
     ) -> int:
         """Send to these members, or to all, and return the message's number at this member.
 
-        Who was a member and has departed is passed over.
+        `destinations`: their ids, as in `[0, 2]`, or a mask like `message.destinations`.  Who was a
+        member and has departed is passed over.
 
         Waits while too many wait already.  Raises LocalProtocolError for what cannot be sent, and
         once this member has left or was excluded.
@@ -359,6 +346,12 @@ class TotalGroup:
     ) -> int:
         """`write`, and refuse with a LocalProtocolError while too many wait: see `wait_room`."""
         self._check()
+        if type(payload) is not bytes:
+            if not isinstance(payload, bytes | bytearray | memoryview):
+                raise LocalProtocolError(
+                    f"a message is bytes, got {type(payload).__name__}: encode it"
+                )
+            payload = bytes(payload)
         return self._member.write(payload, self._mask(destinations))
 
     async def wait_room(self) -> None:
@@ -381,8 +374,16 @@ class TotalGroup:
         mask = 0
         if isinstance(destinations, int):
             mask = destinations
+            if not 0 <= mask < 1 << GROUP_SIZE_MAX:
+                raise LocalProtocolError(
+                    f"destinations={mask} is no mask of members: give ids, as in [0, 2]"
+                )
         else:
             for process in destinations:
+                if not isinstance(process, int) or not 0 <= process < GROUP_SIZE_MAX:
+                    raise LocalProtocolError(
+                        f"destination {process!r} is no id of a member: 0 … {GROUP_SIZE_MAX - 1}"
+                    )
                 mask |= 1 << process
         if not mask:
             raise LocalProtocolError("a message needs at least one destination, got none")
@@ -506,9 +507,22 @@ class TotalGroup:
     async def _all_present(self, wanted: int) -> None:
         while self._port.present & wanted != wanted:
             if self._port.refused is not None:
-                raise LocalProtocolError(f"the relay refuses us: {self._port.refused}")
+                raise LocalProtocolError(self._port.refused)
             self._told.clear()
             await self._told.wait()
+
+    def _absent(self, relay: str, members: int) -> str:
+        """Say who is not there."""
+        if self._port.relay is None:
+            return f"the relay {relay} has not answered"
+        absent = ((1 << members) - 1) & ~self._port.present
+        return f"processes {[*map(int, members_of(absent))]} have not come to the relay {relay}"
+
+    def _heed(self) -> None:
+        """Act on what the relay has said."""
+        self._told.set()
+        if self._port.replaced is not None:
+            self._exclude(self._port.replaced)
 
     async def close(self, *, wait_s: float = 5.0) -> None:
         """Leave, when what was written has come everywhere; at most after this time.
