@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sealed_topic import leave_sealed_topic
 
 from orderwire.aio.broker_process import BrokerProcess
 from orderwire.aio.cluster_process import ClusterProcess
@@ -50,3 +51,12 @@ def broker(
         brokers = cluster.brokers
     for one in brokers:
         assert "Traceback" not in one.log.read_text()
+
+
+@pytest.fixture(scope="session")
+def sealed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker with a topic that has seals in the middle and at the end."""
+    folder = tmp_path_factory.mktemp("sealed") / "data"
+    leave_sealed_topic(folder)
+    with BrokerProcess.start(folder) as process:
+        yield process

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from sealed_topic import TOPIC, VALUES
 
 from orderwire.aio.broker_process import BrokerProcess
 
@@ -62,6 +63,15 @@ async def until(true: Callable[[], bool], *readers: AIOKafkaConsumer) -> None:
     while not true():
         for reader in readers:
             await reader.getmany(timeout_ms=50)
+
+
+def test_seals_are_stepped_over(sealed: BrokerProcess) -> None:
+    """[S004:8.3] In the middle, and behind the last record: the position comes to the end."""
+
+    async def work() -> None:
+        assert await read_to_end(sealed, TOPIC) == VALUES
+
+    run(work())
 
 
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])

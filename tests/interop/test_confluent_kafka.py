@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from kafka_raw import RawClient
+from sealed_topic import TOPIC, VALUES
 
 from orderwire.aio.broker_process import BrokerProcess
 from orderwire.broker.wire.apis import ApiKey
@@ -96,6 +97,11 @@ def wait_until(true: Callable[[], bool], *consumers: Consumer) -> list[Any]:
             if message is not None and message.error() is None:
                 messages.append(message)
     return messages
+
+
+def test_seals_are_stepped_over(sealed: BrokerProcess) -> None:
+    """[S004:8.3] In the middle, and behind the last record: the position comes to the end."""
+    assert read_to_end(sealed, TOPIC) == VALUES
 
 
 @pytest.mark.parametrize("codec", list(CODECS))

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from sealed_topic import TOPIC, VALUES
 
 from orderwire.aio.broker_process import BrokerProcess
 
@@ -28,26 +29,38 @@ def class_path() -> str:
     return os.pathsep.join(jars)
 
 
-def test_java_client(class_path: str, broker: BrokerProcess, tmp_path: Path) -> None:
-    """Codecs, a group that shares and takes over, commit and resume, administration."""
+def called(class_path: str, folder: Path, *options: str) -> list[str]:
+    """Run the client, compiled into this folder where there is a compiler; returns its lines."""
     java = shutil.which("java")
     assert java is not None, "java is missing: install a Java 17 runtime"
     order = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp"]
     javac = shutil.which("javac")
     if javac is None:
-        order += [class_path, str(SOURCE), broker.address]
+        order += [class_path, str(SOURCE), *options]
     else:
         compiled = subprocess.run(
-            [javac, "-cp", class_path, "-d", str(tmp_path), str(SOURCE)],
+            [javac, "-cp", class_path, "-d", str(folder), str(SOURCE)],
             capture_output=True,
             timeout=SECONDS_MAX,
             check=False,
         )
         assert compiled.returncode == 0, compiled.stderr.decode()
-        order += [f"{tmp_path}{os.pathsep}{class_path}", "JavaClient", broker.address]
+        order += [f"{folder}{os.pathsep}{class_path}", "JavaClient", *options]
     done = subprocess.run(order, capture_output=True, timeout=SECONDS_MAX, check=False)
     assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
-    assert [line.removeprefix("passed ") for line in done.stdout.decode().splitlines()] == [
+    return done.stdout.decode().splitlines()
+
+
+def test_seals_are_stepped_over(class_path: str, sealed: BrokerProcess, tmp_path: Path) -> None:
+    """[S004:8.3] In the middle, and behind the last record: the position comes to the end."""
+    lines = called(class_path, tmp_path, sealed.address, TOPIC)
+    assert [line.encode() for line in lines] == VALUES
+
+
+def test_java_client(class_path: str, broker: BrokerProcess, tmp_path: Path) -> None:
+    """Codecs, a group that shares and takes over, commit and resume, administration."""
+    lines = called(class_path, tmp_path, broker.address)
+    assert [line.removeprefix("passed ") for line in lines] == [
         *(f"codec {codec}" for codec in ("none", "gzip", "snappy", "lz4", "zstd")),
         "group",
         "resume",

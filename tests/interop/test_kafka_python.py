@@ -9,6 +9,7 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import TopicAlreadyExistsError
+from sealed_topic import TOPIC, VALUES
 
 from orderwire.aio.broker_process import BrokerProcess
 
@@ -74,6 +75,11 @@ def poll_until(true: Callable[[], bool], *readers: KafkaConsumer) -> None:
         assert time.monotonic() < until, "it did not come true in time"
         for reader in readers:
             reader.poll(50)
+
+
+def test_seals_are_stepped_over(sealed: BrokerProcess) -> None:
+    """[S004:8.3] In the middle, and behind the last record: the position comes to the end."""
+    assert read_to_end(sealed, TOPIC) == VALUES
 
 
 @pytest.mark.parametrize("codec", [None, "gzip", "snappy", "lz4", "zstd"])

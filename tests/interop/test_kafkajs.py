@@ -5,8 +5,10 @@ import shutil
 import subprocess
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sealed_topic import TOPIC, VALUES
 
 from orderwire.aio.broker_process import BrokerProcess
 
@@ -41,16 +43,31 @@ def modules(pytestconfig: pytest.Config) -> Path:
     return folder
 
 
-def test_kafkajs(modules: Path, broker: BrokerProcess) -> None:
-    """Codecs, a group that shares and takes over, commit and resume, administration."""
+def called(modules: Path, broker: BrokerProcess, *options: str) -> Any:
     done = subprocess.run(
-        [tool("node"), str(SCRIPT), str(modules), broker.address],
+        [tool("node"), str(SCRIPT), str(modules), broker.address, *options],
         capture_output=True,
         timeout=SECONDS_MAX,
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
-    assert json.loads(done.stdout) == {
+    return json.loads(done.stdout)
+
+
+def test_seals_are_stepped_over(modules: Path, sealed: BrokerProcess) -> None:
+    """[S004:8.3] In the middle, and behind the last record: the position comes to the end.
+
+    It goes on behind the last record that it was sent, seals' records too: were these at the seals'
+    beginnings, it would ask anew for each offset.
+    """
+    told = called(modules, sealed, TOPIC)
+    assert told["values"] == [value.decode() for value in VALUES]
+    assert told["answers"] < 10
+
+
+def test_kafkajs(modules: Path, broker: BrokerProcess) -> None:
+    """Codecs, a group that shares and takes over, commit and resume, administration."""
+    assert called(modules, broker) == {
         "codecs": ["GZIP", "LZ4", "None", "Snappy", "ZSTD"],
         "shared": True,
         "resumedAt": "12",

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 from kafka_raw import RawClient
+from sealed_topic import TOPIC, VALUES
 
 from orderwire.aio.broker_process import BrokerProcess
 from orderwire.broker.wire.apis import ApiKey
@@ -55,6 +56,12 @@ def test_every_codec_is_really_used_and_read_to_the_end(
         assert len(stored) > len(lines)
     else:
         assert len(stored) < len(lines) / 4
+
+
+def test_seals_are_stepped_over(kcat: str, sealed: BrokerProcess) -> None:
+    """[S004:8.3] In the middle, and behind the last record: it hears of the end."""
+    read = call(kcat, sealed, "-C", "-t", TOPIC, "-o", "beginning", "-e", "-q")
+    assert read.split() == VALUES
 
 
 def test_metadata_is_listed(kcat: str, broker: BrokerProcess) -> None:

@@ -1,4 +1,4 @@
-// kafka-clients against a broker: java JavaClient.java BROKER.  Prints "passed" lines.
+// kafka-clients against a broker: java JavaClient.java BROKER [TOPIC].  Prints "passed" lines, or the topic.
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.*;
@@ -57,6 +57,11 @@ public class JavaClient {
             }
             for (int n = 0; n < 500; n++) check(sent.get(n).get().offset() == n, "offset " + n);
         }
+        check(toTheEnd(topic).equals(values), "values of " + topic);
+        System.out.println("passed codec " + codec);
+    }
+
+    static List<String> toTheEnd(String topic) throws Exception {
         TopicPartition place = new TopicPartition(topic, 0);
         List<String> got = new ArrayList<>();
         try (Consumer<String, String> consumer = consumer("nobody", "classic")) {
@@ -68,8 +73,7 @@ public class JavaClient {
                 return consumer.position(place) >= end;
             }, "the end of " + topic);
         }
-        check(got.equals(values), "values of " + topic);
-        System.out.println("passed codec " + codec);
+        return got;
     }
 
     static void group(Admin admin) throws Exception {
@@ -164,6 +168,10 @@ public class JavaClient {
 
     public static void main(String[] arguments) throws Exception {
         broker = arguments[0];
+        if (arguments.length > 1) {
+            toTheEnd(arguments[1]).forEach(System.out::println);
+            return;
+        }
         try (Admin admin = Admin.create(Map.<String, Object>of("bootstrap.servers", broker))) {
             for (String codec : List.of("none", "gzip", "snappy", "lz4", "zstd")) codec(codec);
             group(admin);

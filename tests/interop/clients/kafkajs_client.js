@@ -1,9 +1,9 @@
-// kafkajs against a broker: node kafkajs_client.js MODULES BROKER.  Prints one JSON object.
+// kafkajs against a broker: node kafkajs_client.js MODULES BROKER [TOPIC].  Prints one JSON object.
 const path = require("path");
 const zlib = require("zlib");
 const { promisify } = require("util");
 
-const [modules, broker] = process.argv.slice(2);
+const [modules, broker, onlyTopic] = process.argv.slice(2);
 const load = (name) => require(path.join(modules, "node_modules", name));
 const { Kafka, CompressionTypes, CompressionCodecs, logLevel } = load("kafkajs");
 const SnappyCodec = load("kafkajs-snappy");
@@ -132,8 +132,31 @@ async function administration() {
   };
 }
 
+// Values, and how many answers it took to come to the end.
+async function toTheEnd(topic) {
+  const [end] = await admin.fetchTopicOffsets(topic);
+  const consumer = kafka.consumer({ ...group, groupId: topic + "-g" });
+  const values = [];
+  let answers = 0;
+  let position = 0;
+  consumer.on(consumer.events.END_BATCH_PROCESS, ({ payload }) => {
+    answers += 1;
+    position = Number(payload.lastOffset) + 1;
+  });
+  await consumer.connect();
+  await consumer.subscribe({ topic, fromBeginning: true });
+  await consumer.run({ eachMessage: async ({ message }) => values.push(message.value.toString()) });
+  await until("the end of " + topic, () => position >= Number(end.high));
+  await consumer.disconnect();
+  return { values, answers };
+}
+
 async function main() {
   await admin.connect();
+  if (onlyTopic) {
+    console.log(JSON.stringify(await toTheEnd(onlyTopic)));
+    return admin.disconnect();
+  }
   const [passed, shared, resumedAt] = await Promise.all([codecs(), sharing(), resuming()]);
   const result = { codecs: passed, shared, resumedAt, admin: await administration() };
   await admin.disconnect();

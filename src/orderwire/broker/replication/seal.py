@@ -7,15 +7,8 @@ it is made.  [S004:R4, S004:8.3]
 from struct import Struct
 
 import msgspec
-from crc32c import crc32c
 
-from orderwire.broker.wire.batch import (
-    BATCH_HEADER,
-    CONTROL,
-    CRC_FROM,
-    BatchHeader,
-    read_header,
-)
+from orderwire.broker.wire.batch import CONTROL, BatchHeader, read_header
 from orderwire.broker.wire.parts import Buffer
 from orderwire.broker.wire.records import Record, build_batch, records_of_batch
 from orderwire.kernel.errors import RemoteProtocolError
@@ -37,23 +30,19 @@ class Seal(msgspec.Struct, frozen=True, gc=False):
 
 
 def make_seal(seal: Seal, at_ms: int) -> bytearray:
-    """Build the batch for these offsets; `at_ms` is its time, in milliseconds since 1970."""
+    """Build the batch for these offsets; `at_ms` is its time, in milliseconds since 1970.
+
+    Its record stands at the last of them: kafkajs goes on behind the last record that it sees.
+    """
     assert seal.first <= seal.last, f"a seal of {seal.first} … {seal.last}"
     value = _VALUE.pack(seal.epoch, seal.round) + seal.reason.encode()
-    batch = build_batch(
+    return build_batch(
         [Record(value, key=_KEY, timestamp=at_ms)],
         base_offset=seal.first,
         leader_epoch=seal.epoch,
         attributes=CONTROL,
+        first_delta=seal.last - seal.first,
     )
-    header = read_header(batch)
-    fields = list(msgspec.structs.astuple(header))
-    fields[6] = seal.last - seal.first
-    BATCH_HEADER.pack_into(batch, 0, *fields)
-    with memoryview(batch) as view:
-        fields[4] = crc32c(view[CRC_FROM:])
-    BATCH_HEADER.pack_into(batch, 0, *fields)
-    return batch
 
 
 def may_be_seal(header: BatchHeader) -> bool:

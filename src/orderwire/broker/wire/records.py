@@ -47,19 +47,23 @@ def build_batch(
     producer_id: int = NO_PRODUCER,
     producer_epoch: int = -1,
     base_sequence: int = -1,
+    first_delta: int = 0,
 ) -> bytearray:
-    """Build one batch, checksum included.  `attributes` adds flags such as CONTROL."""
+    """Build one batch, checksum included.  `attributes` adds flags such as CONTROL.
+
+    `first_delta` is how far the first record stands behind the base offset.
+    """
     assert records, "a batch holds at least one record"
     base_timestamp = records[0].timestamp
     body = bytearray()
-    for index, record in enumerate(records):
-        _write_record(body, record, index, base_timestamp)
+    for delta, record in enumerate(records, first_delta):
+        _write_record(body, record, delta, base_timestamp)
     packed = compress(compression, bytes(body))
     batch = bytearray(HEADER_BYTES)
     batch += packed
     fields = (
         attributes | compression,
-        len(records) - 1,
+        first_delta + len(records) - 1,
         base_timestamp,
         max(record.timestamp for record in records),
         producer_id,
@@ -97,10 +101,10 @@ def records_of_batch(data: Buffer, at: int = 0) -> Iterator[Record]:
         raise RemoteProtocolError(f"{len(body) - position} bytes follow the last record")
 
 
-def _write_record(out: bytearray, record: Record, index: int, base_timestamp: int) -> None:
+def _write_record(out: bytearray, record: Record, delta: int, base_timestamp: int) -> None:
     body = bytearray(b"\x00")
     _write_varlong(body, record.timestamp - base_timestamp)
-    _write_varlong(body, index)
+    _write_varlong(body, delta)
     _write_bytes(body, record.key)
     _write_bytes(body, record.value)
     _write_varlong(body, len(record.headers))

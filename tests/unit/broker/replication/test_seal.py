@@ -19,7 +19,8 @@ def test_a_seal_is_the_control_batch_that_clients_step_over(length: int) -> None
     assert (header.base_offset, header.last_offset, header.leader_epoch) == (100, 99 + length, 7)
     assert (header.attributes, header.count, header.producer_id) == (CONTROL, 1, -1)
     assert crc_matches(made, 0, len(made), header.crc)
-    assert next(records_of_batch(made)).key == b"\x00\x00OW"
+    record = next(records_of_batch(made))
+    assert (record.key, record.offset) == (b"\x00\x00OW", 99 + length)
     assert may_be_seal(header)
     assert read_seal(made) == seal
 
