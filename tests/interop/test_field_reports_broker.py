@@ -9,8 +9,9 @@ Here: 1 nats-server #3402, 2 #4174, 5 redpanda #3039 and #3038, 7 librdkafka #49
 - 9 redpanda #31580, 10 franz-go #885, 11 kafka #12877, sarama #2076: `unit/broker/
   test_node_replicated.py`;
 - 13 kafka #129, #5654: members that rejoin, in `properties/test_replication_*.py`;
-- 14 kafka-python #1390, kafkajs #562, redpanda #8698, aiokafka #71, #911, and 18 librdkafka #4956:
-  each client's module, with every codec, alone and in every mode;
+- 14 kafka-python #1390, kafkajs #562, redpanda #8698, aiokafka #71, #911:
+  `test_seals_are_stepped_over` of each client, and `pipeline/test_spark_connector.py`;
+- 18 librdkafka #4956: each client's module, with every codec, alone and in every mode;
 - 16 librdkafka #5158: `test_recreated_topic_is_another_one`, and at every replica in
   `test_topics_in_a_cluster.py`;
 - 4 nats-server #7549, 17 nats-server #5412, #6600: `test_damage_and_power_cuts.py`.

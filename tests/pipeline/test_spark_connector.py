@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sealed_topic
 from cluster_client import QUIET, in_sync, make_topic, until
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
+from orderwire.aio.broker_process import BrokerProcess
 from orderwire.aio.cluster_process import ClusterProcess
 from orderwire.broker.replication.settings import Mode
 
@@ -37,6 +39,14 @@ def cluster(
         yield process
     for broker in process.brokers:
         assert "Traceback" not in broker.log.read_text()
+
+
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    folder = tmp_path_factory.mktemp("sealed") / "data"
+    sealed_topic.leave_sealed_topic(folder)
+    with BrokerProcess.start(folder) as broker:
+        yield broker
 
 
 def source(reader: Any, kind: str, servers: str, topic: str, **options: str) -> Any:
@@ -91,6 +101,25 @@ def test_both_read_the_same_rows(spark: SparkSession, cluster: ClusterProcess) -
         rows(source(spark.read, kind, cluster.bootstrap, topic, **part).load()) for kind in FORMATS
     )
     assert len(ours) == 80 + 1 + 3
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "count"), [(0, 1_020, 20), (0, 300, 10), (100, 600, 10), (520, 1_020, 0)]
+)
+def test_both_step_over_seals(
+    spark: SparkSession, sealed: BrokerProcess, first: int, end: int, count: int
+) -> None:
+    """[S004:8.3] Ranges that begin or end within one, or hold nothing else, end too."""
+    part = {
+        "startingOffsets": f'{{"{sealed_topic.TOPIC}": {{"0": {first}}}}}',
+        "endingOffsets": f'{{"{sealed_topic.TOPIC}": {{"0": {end}}}}}',
+    }
+    ours, theirs = (
+        rows(source(spark.read, kind, sealed.address, sealed_topic.TOPIC, **part).load())
+        for kind in FORMATS
+    )
+    assert len(ours) == count
     assert ours == theirs
 
 

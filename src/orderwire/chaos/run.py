@@ -104,7 +104,7 @@ class ChaosResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChaosFailed(OrderwireError):
-    """The cluster did not become whole again; the message says how it was."""
+    """It cannot begin, or the cluster did not become whole again; the message says why, or how."""
 
 
 class ChaosRun:
@@ -130,6 +130,10 @@ class ChaosRun:
     def run(self) -> ChaosResult:
         """Do it all.  Raises ChaosFailed, OSError, BrokerDidNotStart."""
         settings = self.settings
+        if not usable(settings.faults):
+            raise ChaosFailed("slow-disk needs strace, which is missing: apt-get install strace")
+        if len(usable(settings.faults)) < len(settings.faults):
+            self._tell("strace is missing: no disk is slow")
         self.folder.mkdir(parents=True, exist_ok=True)
         server = managed_zookeeper(self.folder / "zookeeper", ZookeeperServerSettings())
         wires = Wires()
