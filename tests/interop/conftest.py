@@ -16,6 +16,7 @@ from orderwire.broker.replication.settings import Mode
 ALONE = "alone"
 IN_A_CLUSTER = {
     "test_aiokafka",
+    "test_cli_topic",
     "test_confluent_kafka",
     "test_java_client",
     "test_kafka_python",

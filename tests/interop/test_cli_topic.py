@@ -56,6 +56,19 @@ def test_topics_are_made_described_and_deleted(broker: BrokerProcess) -> None:
         assert call(broker, *order).exit_code == 1
 
 
+def test_a_topic_has_as_many_copies_as_brokers_were_told_unless_it_says(
+    broker: BrokerProcess,
+) -> None:
+    brokers = len(broker.address.split(","))
+    for topic, options, copies in (("all", [], brokers), ("one", ["--replication", "1"], 1)):
+        answer(broker, "create", f"cli-{topic}", *options)
+        (row,) = answer(broker, "describe", f"cli-{topic}")["partitions"]
+        assert len(row["replicas"]) == len(row["in_sync"]) == copies
+        assert "in sync: " in call(broker, "describe", f"cli-{topic}").output
+    refused = call(broker, "create", "cli-many", "--replication", str(brokers + 1))
+    assert refused.exit_code == 1
+
+
 def test_reading_ends_after_as_many_as_were_asked_for(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import click
 
+from orderwire.broker.coordination.layout import REPLICAS_MAX
 from orderwire.cli.output import EXIT_FAILED, emit, emit_json, progress
 
 REQUEST_SECONDS = 15.0
@@ -18,6 +19,8 @@ DELIVERY_SECONDS = 60.0
 """How long a written message may wait for its acknowledgement."""
 READ_SECONDS = 30.0
 """How long `read` waits for the next message before it gives up."""
+_BROKERS_DEFAULT = -1
+"""As many copies as brokers give topics that do not say."""
 
 T = TypeVar("T")
 Wrapped = Callable[..., Any]
@@ -82,11 +85,21 @@ def command() -> None:
 @command.command(epilog="Example:  orderwire topic create frames --partitions 3")
 @click.argument("topic")
 @click.option("--partitions", default=1, show_default=True, type=click.IntRange(1))
+@click.option(
+    "--replication",
+    type=click.IntRange(1, REPLICAS_MAX),
+    help="Copies of each partition; default: what the brokers were told.",
+)
 @click.option("--config", "configs", multiple=True, metavar="KEY=VALUE")
 @_bootstrap
 @_json
 def create(
-    topic: str, partitions: int, configs: tuple[str, ...], bootstrap: str, as_json: bool
+    topic: str,
+    partitions: int,
+    replication: int | None,
+    configs: tuple[str, ...],
+    bootstrap: str,
+    as_json: bool,
 ) -> None:
     """Make a topic."""
     settings = {}
@@ -95,7 +108,8 @@ def create(
         if not equals:
             raise click.UsageError(f"--config is {text!r}; expected KEY=VALUE")
         settings[key] = value
-    new = _api().NewTopic(topic, partitions, 1, config=settings)
+    copies = _BROKERS_DEFAULT if replication is None else replication
+    new = _api().NewTopic(topic, partitions, copies, config=settings)
     admin = _admin(bootstrap)
     futures = admin.create_topics([new], operation_timeout=REQUEST_SECONDS)
     _result(futures[topic], topic)
@@ -137,8 +151,9 @@ def describe(topic: str, bootstrap: str, as_json: bool) -> None:
     for place in places:
         begin = _result(first[place], topic).offset
         end = _result(last[place], topic).offset
-        leader = found.partitions[place.partition].leader
-        rows.append({"partition": place.partition, "leader": leader, "start": begin, "end": end})
+        told = found.partitions[place.partition]
+        where = {"leader": told.leader, "replicas": told.replicas, "in_sync": told.isrs}
+        rows.append({"partition": place.partition, **where, "start": begin, "end": end})
     resource = api.ConfigResource(api.ResourceType.TOPIC, topic)
     configs = _result(admin.describe_configs([resource])[resource], topic)
     values = {name: configs[name].value for name in sorted(configs)}
@@ -146,7 +161,12 @@ def describe(topic: str, bootstrap: str, as_json: bool) -> None:
         emit_json({"topic": topic, "partitions": rows, "configs": values})
         return
     for row in rows:
-        emit(f"{topic}-{row['partition']}: leader {row['leader']}, {row['start']} … {row['end']}")
+        copies = ", ".join(map(str, row["replicas"]))
+        in_sync = ", ".join(map(str, row["in_sync"]))
+        emit(
+            f"{topic}-{row['partition']}: leader {row['leader']} of {copies} (in sync: {in_sync}),"
+            f" {row['start']} … {row['end']}"
+        )
     for name, value in values.items():
         emit(f"  {name} = {value}")
 
