@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from certificates import Authority
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (
     AclBinding,
@@ -384,6 +384,31 @@ def test_options_that_protect_nothing_are_refused(
     done = CliRunner().invoke(main, ["broker", "--data", str(tmp_path / "data"), *options])
     assert done.exit_code == 2
     assert said in " ".join(done.output.split())
+
+
+def test_topics_from_the_shell_are_those_of_a_user(guarded: Guarded, tmp_path: Path) -> None:
+    config = tmp_path / "ann"
+    config.touch(0o600)
+
+    def called(*order: str, user: str = "ann", given: bytes = b"", **more: str) -> Result:
+        told = guarded.settings(user, {"ann": "anns secret", "bob": "bobs=secret"}[user]) | more
+        del told["bootstrap.servers"], told["log_level"]
+        config.write_text("# TLS\n" + "".join(f"{key}={told[key]}\n" for key in told))
+        order = (*order, f"--bootstrap={guarded.process.address}", f"--client-config={config}")
+        return CliRunner().invoke(main, ["topic", *order], input=given)
+
+    assert called("write", TOPIC, given=b"from the shell\n").exit_code == 0
+    assert b"from the shell\n" in called("read", TOPIC).stdout_bytes
+    assert TOPIC in called("list").output
+    assert TOPIC not in called("list", user="bob").output
+    refused = called("write", TOPIC, user="bob", given=b"x\n")
+    assert refused.exit_code == 1
+    assert "Topic authorization failed" in refused.output
+    wrong = called("list", **{"no.such.setting": "1"})
+    assert wrong.exit_code == 2
+    assert "no.such.setting" in wrong.output
+    config.chmod(0o644)
+    assert "chmod 600" in called("list").output
 
 
 def test_a_users_file_that_others_read_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """`orderwire topic`: topics of any broker that speaks the Kafka protocol."""
 
+import functools
 import importlib
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -9,9 +11,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import click
+import msgspec
 
 from orderwire.broker.coordination.layout import REPLICAS_MAX
+from orderwire.cli.cluster_options import pairs
 from orderwire.cli.output import EXIT_FAILED, emit, emit_json, progress
+from orderwire.cli.protection import FILE
 
 REQUEST_SECONDS = 15.0
 """How long an administrative request may take."""
@@ -22,14 +27,55 @@ READ_SECONDS = 30.0
 _BROKERS_DEFAULT = -1
 """As many copies as brokers give topics that do not say."""
 
+C = TypeVar("C")
 T = TypeVar("T")
 Wrapped = Callable[..., Any]
 
 
-def _bootstrap(function: Wrapped) -> Wrapped:
+class Servers(msgspec.Struct, frozen=True):
+    """Whom to ask, and how to pass their listeners' TLS and SASL."""
+
+    bootstrap: str
+    more: dict[str, str]
+
+    def client(self, kind: Callable[[dict[str, Any]], C], **settings: Any) -> C:
+        """Make a client of librdkafka's.  Raises click.UsageError."""
+        from confluent_kafka import KafkaException
+
+        ours = {"bootstrap.servers": self.bootstrap, "log_level": 0}
+        try:
+            return kind(ours | self.more | settings)
+        except KafkaException as error:
+            raise click.UsageError(f"--client-config: {error.args[0].str()}") from None
+
+
+def _servers(function: Wrapped) -> Wrapped:
+    @functools.wraps(function)
+    def wrapped(*arguments: Any, bootstrap: str, client_config: Path | None, **rest: Any) -> Any:
+        more = {} if client_config is None else _read(client_config)
+        return function(*arguments, servers=Servers(bootstrap, more), **rest)
+
+    config = click.option(
+        "--client-config",
+        type=FILE,
+        help="Lines KEY=VALUE, librdkafka's: how to pass the brokers' TLS and SASL.",
+    )
     return click.option(
         "--bootstrap", default="127.0.0.1:9092", show_default=True, help="HOST:PORT of a broker."
-    )(function)
+    )(config(wrapped))
+
+
+def _read(path: Path) -> dict[str, str]:
+    """Read a client's settings.  Raises click.UsageError."""
+    lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
+    found = pairs([line for line in lines if line and line[0] != "#"], f"--client-config {path}")
+    found = {key.strip(): value.strip() for key, value in found.items()}
+    others = path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+    if others and any(key.endswith("password") for key in found):
+        raise click.UsageError(
+            f"--client-config {path} holds a password, and others may read it: chmod 600"
+        )
+    return found
 
 
 def _json(function: Wrapped) -> Wrapped:
@@ -41,8 +87,8 @@ def _api() -> Any:
     return importlib.import_module("confluent_kafka.admin")
 
 
-def _admin(bootstrap: str) -> Any:
-    return _api().AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+def _admin(servers: Servers) -> Any:
+    return servers.client(_api().AdminClient)
 
 
 def _result(future: "Future[T]", what: str) -> T:
@@ -57,20 +103,20 @@ def _result(future: "Future[T]", what: str) -> T:
         raise click.ClickException(f"{what}: no answer within {REQUEST_SECONDS} s") from None
 
 
-def _topics(admin: Any, bootstrap: str) -> Any:
+def _topics(admin: Any, servers: Servers) -> Any:
     """Ask for all topics: asking for one by name may make it."""
     from confluent_kafka import KafkaException
 
     try:
         return admin.list_topics(timeout=REQUEST_SECONDS).topics
     except KafkaException as error:
-        raise click.ClickException(f"{bootstrap}: {error.args[0].str()}") from None
+        raise click.ClickException(f"{servers.bootstrap}: {error.args[0].str()}") from None
 
 
-def _topic(admin: Any, bootstrap: str, topic: str) -> Any:
-    found = _topics(admin, bootstrap).get(topic)
+def _topic(admin: Any, servers: Servers, topic: str) -> Any:
+    found = _topics(admin, servers).get(topic)
     if found is None:
-        raise click.ClickException(f"{bootstrap} has no topic {topic!r}")
+        raise click.ClickException(f"{servers.bootstrap} has no topic {topic!r}")
     return found
 
 
@@ -91,14 +137,14 @@ def command() -> None:
     help="Copies of each partition; default: what the brokers were told.",
 )
 @click.option("--config", "configs", multiple=True, metavar="KEY=VALUE")
-@_bootstrap
+@_servers
 @_json
 def create(
     topic: str,
     partitions: int,
     replication: int | None,
     configs: tuple[str, ...],
-    bootstrap: str,
+    servers: Servers,
     as_json: bool,
 ) -> None:
     """Make a topic."""
@@ -110,7 +156,7 @@ def create(
         settings[key] = value
     copies = _BROKERS_DEFAULT if replication is None else replication
     new = _api().NewTopic(topic, partitions, copies, config=settings)
-    admin = _admin(bootstrap)
+    admin = _admin(servers)
     futures = admin.create_topics([new], operation_timeout=REQUEST_SECONDS)
     _result(futures[topic], topic)
     if as_json:
@@ -120,11 +166,11 @@ def create(
 
 
 @command.command("list", epilog="Example:  orderwire topic list")
-@_bootstrap
+@_servers
 @_json
-def list_(bootstrap: str, as_json: bool) -> None:
+def list_(servers: Servers, as_json: bool) -> None:
     """List all topics."""
-    found = _topics(_admin(bootstrap), bootstrap)
+    found = _topics(_admin(servers), servers)
     rows = [{"topic": name, "partitions": len(found[name].partitions)} for name in sorted(found)]
     if as_json:
         emit_json({"topics": rows})
@@ -135,15 +181,15 @@ def list_(bootstrap: str, as_json: bool) -> None:
 
 @command.command(epilog="Example:  orderwire topic describe frames")
 @click.argument("topic")
-@_bootstrap
+@_servers
 @_json
-def describe(topic: str, bootstrap: str, as_json: bool) -> None:
+def describe(topic: str, servers: Servers, as_json: bool) -> None:
     """Tell a topic's partitions, their offsets, and its configuration."""
     from confluent_kafka import TopicPartition
 
     api = _api()
-    admin = _admin(bootstrap)
-    found = _topic(admin, bootstrap, topic)
+    admin = _admin(servers)
+    found = _topic(admin, servers, topic)
     places = [TopicPartition(topic, index) for index in sorted(found.partitions)]
     first = admin.list_offsets({place: api.OffsetSpec.earliest() for place in places})
     last = admin.list_offsets({place: api.OffsetSpec.latest() for place in places})
@@ -173,11 +219,11 @@ def describe(topic: str, bootstrap: str, as_json: bool) -> None:
 
 @command.command(epilog="Example:  orderwire topic delete frames")
 @click.argument("topic")
-@_bootstrap
+@_servers
 @_json
-def delete(topic: str, bootstrap: str, as_json: bool) -> None:
+def delete(topic: str, servers: Servers, as_json: bool) -> None:
     """Delete a topic and all its messages."""
-    admin = _admin(bootstrap)
+    admin = _admin(servers)
     futures = admin.delete_topics([topic], operation_timeout=REQUEST_SECONDS)
     _result(futures[topic], topic)
     if as_json:
@@ -201,7 +247,7 @@ def delete(topic: str, bootstrap: str, as_json: bool) -> None:
     default="none",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
 )
-@_bootstrap
+@_servers
 @_json
 def write(
     topic: str,
@@ -210,21 +256,18 @@ def write(
     key: str | None,
     partition: int,
     compression: str,
-    bootstrap: str,
+    servers: Servers,
     as_json: bool,
 ) -> None:
     """Write a file as messages: pieces of N bytes, or lines."""
     from confluent_kafka import Producer
 
-    producer = Producer(
-        {
-            "bootstrap.servers": bootstrap,
-            "enable.idempotence": True,
-            "compression.type": compression,
-            "delivery.timeout.ms": int(DELIVERY_SECONDS * 1_000),
-            "log_level": 0,
-        }
-    )
+    settings = {
+        "enable.idempotence": True,
+        "compression.type": compression,
+        "delivery.timeout.ms": int(DELIVERY_SECONDS * 1_000),
+    }
+    producer = servers.client(Producer, **settings)
     failures: list[str] = []
 
     def delivered(error: Any, _: Any) -> None:
@@ -269,7 +312,7 @@ def _pieces(source: BinaryIO, message_bytes: int | None) -> Iterator[bytes]:
 @click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Default: stdout.")
 @click.option("--messages", type=click.IntRange(1), help="Stop after this many.")
 @click.option("--follow", is_flag=True, help="Wait for more instead of ending at the end.")
-@_bootstrap
+@_servers
 @_json
 def read(
     topic: str,
@@ -277,21 +320,21 @@ def read(
     out: Path | None,
     messages: int | None,
     follow: bool,
-    bootstrap: str,
+    servers: Servers,
     as_json: bool,
 ) -> None:
     """Copy a topic's messages, from the first to the end, byte for byte.
 
     With --json a summary is printed; then the messages go to --out only.
     """
-    found = _topic(_admin(bootstrap), bootstrap, topic)
+    found = _topic(_admin(servers), servers, topic)
     wanted = sorted(found.partitions) if partition is None else [partition]
     sink: BinaryIO | None = None if as_json else sys.stdout.buffer
     if out is not None:
         sink = out.open("wb")
     count = size = 0
     try:
-        for value in _values(bootstrap, topic, wanted, follow=follow):
+        for value in _values(servers, topic, wanted, follow=follow):
             count += 1
             size += len(value)
             if sink is not None:
@@ -311,19 +354,18 @@ def read(
         progress(f"{topic}: {count} messages, {size} bytes")
 
 
-def _values(bootstrap: str, topic: str, partitions: list[int], *, follow: bool) -> Iterator[bytes]:
+def _values(
+    servers: Servers, topic: str, partitions: list[int], *, follow: bool
+) -> Iterator[bytes]:
     from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "orderwire-topic-read",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "earliest",
-            "log_level": 0,
-        }
-    )
+    settings = {
+        "group.id": "orderwire-topic-read",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",
+    }
+    consumer = servers.client(Consumer, **settings)
     ended: set[int | None] = set()
     try:
         consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in partitions])
@@ -336,7 +378,7 @@ def _values(bootstrap: str, topic: str, partitions: list[int], *, follow: bool) 
                     yield message.value() or b""
                 elif error.code() == KafkaError._PARTITION_EOF:
                     ended.add(message.partition())
-                else:
+                elif error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:  # we are in none
                     raise click.ClickException(f"{topic}: {error.str()}")
             if not follow and time.monotonic() - last > READ_SECONDS:
                 progress(f"{topic}: nothing came for {READ_SECONDS} s")
