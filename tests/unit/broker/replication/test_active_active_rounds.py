@@ -255,7 +255,7 @@ def test_r5_a_peer_that_cannot_be_reached_is_gone_round() -> None:
     assert group.znodes.isr == (0, 1, 2)
 
 
-def test_r6_g4_nothing_is_committed_before_all_are_done() -> None:
+def test_r6_g4_g5_nothing_is_committed_before_all_are_done() -> None:
     group = ReplicaGroup()
     group.held.add((group.ids[1], group.ids[0]))
     token = group.produce()
@@ -269,7 +269,7 @@ def test_r6_g4_nothing_is_committed_before_all_are_done() -> None:
     assert Commit(0, 1, 1, 0) in group.said(Commit)
 
 
-def test_g8_acks_one_is_answered_when_the_owner_has_it() -> None:
+def test_g8_g15_acks_one_is_answered_when_the_owner_has_it() -> None:
     group = ReplicaGroup(eager_copy=False, sync_on_fetch=False)
     group.produce(acks=1, connection=1)
     token = group.produce(acks=1, connection=2)
@@ -280,7 +280,7 @@ def test_g8_acks_one_is_answered_when_the_owner_has_it() -> None:
     assert group.watermarks() == [0, 0, 0]
 
 
-def test_too_few_in_sync_refuse_acks_all_and_hold_s() -> None:
+def test_g18_too_few_in_sync_refuse_acks_all_and_hold_s() -> None:
     group = ReplicaGroup(3, min_insync_replicas=2)
     group.crash(1)
     group.crash(2)
@@ -363,7 +363,8 @@ def test_r9_the_paper_lets_consumers_wait() -> None:
     assert group.watermarks() == [0, 0, 0]
 
 
-def test_g2_g19_a_lock_child_is_a_request() -> None:
+def test_g2_g3_g19_a_lock_child_is_a_request() -> None:
+    """The round ends where the original has assigned, not where the one that asks is."""
     group = ReplicaGroup()
     group.pass_time(10)
     group.produce(acks=1)
@@ -438,6 +439,21 @@ def test_secondaries_ask_by_lock_once_a_period() -> None:
     group.pass_time(1100)
     assert (1, asked.Lock()) in group.asked
     assert group.watermarks() == [2, 2, 2]
+
+
+def test_g11_a_round_goes_on_without_the_one_that_asked_for_it() -> None:
+    """Its lock child has gone with its session, or stays for ever: neither matters."""
+    group = ReplicaGroup(coordination=Coordination.ZOOKEEPER, eager_copy=False)
+    group.pass_time(10)
+    group.produce(acks=1, connection=1)
+    group._do(group.ids[0], group.at(0).locked(group.now))
+    group.crash(1)
+    group.pass_time(3_000)
+    assert group.watermarks() == [1, 1]
+    token = group.produce()
+    group.pass_time(3_000)
+    assert group.watermarks() == [2, 2]
+    assert group.answers[token] == Appended(1, 1)
 
 
 def test_g20_a_round_never_ends_in_a_hole() -> None:
