@@ -111,6 +111,7 @@ def test_a_cluster_from_the_shell_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_brokers_end_with_the_shell_that_is_killed(tmp_path: Path) -> None:
     order = [sys.executable, "-c", MAIN, "cluster", "up", "--replicas", "1", "--json"]
+    order.append(f"--data={tmp_path}")  # who is killed removes nothing
     with subprocess.Popen(order, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())

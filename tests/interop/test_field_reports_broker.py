@@ -35,6 +35,7 @@ from orderwire.broker.wire.generated.produce import (
     TopicProduceData,
 )
 from orderwire.broker.wire.records import Record, build_batch
+from orderwire.chaos.faults import FAULTS
 from orderwire.chaos.run import TOPIC, ChaosResult, ChaosRun, ChaosSettings
 from orderwire.verify.replication_audit import HistoryReport, audit_table
 from orderwire.verify.replication_history import table_of
@@ -64,6 +65,13 @@ QUICK = ("pause", "part-pair", "expire", "kill-original")
 @EVERY_MODE
 def test_a_sample_of_faults_leaves_a_valid_history(tmp_path: Path, mode: Mode) -> None:
     expect_valid(*audited(tmp_path, ChaosSettings(mode=mode, seed=5, rounds=3, faults=QUICK)))
+
+
+@EVERY_MODE
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.slow
+def test_every_fault_leaves_a_valid_history(tmp_path: Path, fault: str, mode: Mode) -> None:
+    expect_valid(*audited(tmp_path, ChaosSettings(mode=mode, seed=77, rounds=2, faults=(fault,))))
 
 
 @EVERY_MODE
