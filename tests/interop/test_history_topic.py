@@ -105,7 +105,7 @@ def wait_until_written(source: str, high: int) -> None:
     assert brokers == {0, 1, 2}
 
 
-@pytest.mark.parametrize("mode", [Mode.ACTIVE_STANDBY, Mode.ACTIVE_ACTIVE])
+@pytest.mark.parametrize("mode", list(Mode))
 def test_the_topic_gives_the_verdicts_of_the_files(tmp_path: Path, mode: Mode) -> None:
     clients = tmp_path / "clients.parquet"
     files = tmp_path / "files.parquet"

@@ -17,6 +17,7 @@ from orderwire.broker.log import DiskStorage, LogConfig, PartitionLog, StorageEr
 from orderwire.broker.topics import Topic
 from orderwire.kernel import NS_PER_MS, Instant
 from orderwire.kernel.errors import OrderwireError
+from orderwire.kernel.parsing import UNREADABLE
 
 _LOG = logging.getLogger(__name__)
 _DELETED = ".deleted"
@@ -26,6 +27,8 @@ _MEMBERSHIP = "cluster.json"
 
 class _Membership(msgspec.Struct):
     cluster_id: str
+    foreign: tuple[str, ...] = ()
+    """Topics' directories that were here before the cluster was: no word of its deletes them."""
 
 
 class DataDirectoryInUse(OrderwireError):
@@ -35,8 +38,12 @@ class DataDirectoryInUse(OrderwireError):
 class BrokerFiles:
     """The data directory, locked."""
 
-    def __init__(self, directory: Path) -> None:
-        """Lock the directory; make it when missing.  Raises DataDirectoryInUse, StorageError."""
+    def __init__(self, directory: Path, *, alone: bool = False) -> None:
+        """Lock the directory; make it when missing.
+
+        Who is `alone` is of no cluster from now on: what it makes is not a cluster's to delete.
+        Raises DataDirectoryInUse, StorageError.
+        """
         self.storage = DiskStorage(directory)
         self._topics = directory / "topics"
         self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -50,6 +57,8 @@ class BrokerFiles:
         self._topics.mkdir(exist_ok=True)
         for left in self._topics.glob("*" + _DELETED):
             self.discard(left)
+        if alone and self._membership() is not None:
+            self.storage.remove(_MEMBERSHIP)
 
     def storage_of(self, topic: Topic, index: int) -> DiskStorage:
         """Return one partition's directory; made when missing."""
@@ -92,6 +101,15 @@ class BrokerFiles:
             if path.name not in topics and not path.name.endswith(_DELETED)
         ]
 
+    def _membership(self) -> _Membership | None:
+        data = self.storage.read_file(_MEMBERSHIP)
+        if data is None:
+            return None
+        try:
+            return msgspec.json.decode(data, type=_Membership)
+        except UNREADABLE:
+            return _Membership(repr(data[:100]))
+
     def report_strays(self, topics: set[str]) -> None:
         """Warn of directories that no topic owns: they were left by a crash, or by a restore."""
         for path in self._strays(topics):
@@ -101,20 +119,22 @@ class BrokerFiles:
         """Rename directories of topics that a cluster has deleted; returns what `discard` may
         delete.
 
-        `topics` are all that it has.  Nothing is touched if this directory has never been of this
-        cluster: another ensemble, or one that has lost its data, knows none of its topics.
-        Raises StorageError.
+        `topics` are all that it has.  What was here before this directory was of this cluster is
+        left alone, then and ever after: another ensemble, or one that has lost its data, knows none
+        of these topics.  Raises StorageError.
         """
-        told = _Membership(cluster_id)
-        data = self.storage.read_file(_MEMBERSHIP)
-        aside = []
-        if data != msgspec.json.encode(told):
-            if data is not None:
-                _LOG.warning("this directory was of another cluster before: %r", data[:100])
-            self.report_strays(topics)
+        strays = self._strays(topics)
+        told = self._membership()
+        if told is None or told.cluster_id != cluster_id:
+            if told is not None:
+                _LOG.warning("this directory was of another cluster before: %s", told.cluster_id)
+            told = _Membership(cluster_id, tuple(path.name for path in strays))
             self.storage.replace_file(_MEMBERSHIP, msgspec.json.encode(told))
-            return []
-        for path in self._strays(topics):
+        aside = []
+        for path in strays:
+            if path.name in told.foreign:
+                _LOG.warning("%s is of no topic of this cluster: it is left alone", path)
+                continue
             if _TOPIC.fullmatch(path.name) is None:
                 _LOG.warning("%s is no topic's: it is left alone", path)
                 continue

@@ -207,7 +207,7 @@ class BrokerServer:
         told to use; by default the one they connected to.  With `tls` every connection is
         encrypted.  Raises DataDirectoryInUse, and OSError when the address cannot be bound.
         """
-        files = BrokerFiles(data)
+        files = BrokerFiles(data, alone=cluster is None)
         member: ClusterHost | None = None
         try:
             if cluster is not None:

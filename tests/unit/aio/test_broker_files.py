@@ -44,7 +44,31 @@ def test_another_cluster_deletes_nothing(tmp_path: Path) -> None:
     """A new ensemble, or one that has lost its data, knows none of the topics that are here."""
     files = made(tmp_path, HERE)
     assert files.set_strays_aside({HERE}, "one") == []
-    assert files.set_strays_aside(set(), "another") == []
-    assert left(tmp_path) == {HERE}
-    assert files.set_strays_aside({HERE}, "another") == []
+    for _ in range(2):  # nor at its second start
+        assert files.set_strays_aside(set(), "another") == []
+    files.close()
+    files = made(tmp_path, GONE)
+    assert [path.name for path in files.set_strays_aside(set(), "another")] == [f"{GONE}.deleted"]
+    assert left(tmp_path) == {HERE, f"{GONE}.deleted"}
+    files.close()
+
+
+def test_what_a_broker_made_alone_is_no_clusters_to_delete(tmp_path: Path) -> None:
+    files = made(tmp_path, GONE)
+    files.set_strays_aside({GONE}, "one")
+    files.close()
+    for _ in range(2):
+        BrokerFiles(tmp_path, alone=True).close()
+    files = made(tmp_path, HERE)
+    for _ in range(2):
+        assert files.set_strays_aside(set(), "one") == []
+    assert left(tmp_path) == {HERE, GONE}
+    files.close()
+
+
+def test_a_membership_that_does_not_read_is_another_clusters(tmp_path: Path) -> None:
+    files = made(tmp_path, HERE)
+    (tmp_path / "cluster.json").write_bytes(b"{")
+    for _ in range(2):
+        assert files.set_strays_aside(set(), "one") == []
     files.close()
