@@ -57,6 +57,20 @@ def test_what_is_lost_is_repaired_and_the_order_kept(repeats: bool) -> None:
 
 
 @in_a_loop
+async def test_more_than_sixteen_leave_headers_out_and_repair_what_is_lost() -> None:
+    settings = TotalGroupSettings(repeats=False)
+    async with fixed_group(18, RelaySettings(loss=0.02, seed=5, repeats=False), settings) as (
+        _,
+        groups,
+    ):
+        told = Told(18)
+        await run_to_rest(groups, told, 12, seed=2)
+        _check(told)
+        assert sum(group.counters().get("header lost", 0) for group in groups) > 0
+        assert groups[0].counters()["epoch"] > 0
+
+
+@in_a_loop
 async def test_a_member_that_is_deaf_for_a_while_gets_what_it_missed() -> None:
     deaf = TotalGroupSettings(outages=(Deaf(from_s=0.1, until_s=0.25),))
     async with fixed_group(3, settings={2: deaf}) as (_, groups):

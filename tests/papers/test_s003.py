@@ -168,6 +168,7 @@ def test_every_point_of_a_figure_makes_sense(name: str) -> None:
         ({"members": 1}, "1 members; expected 2 … 100"),
         ({"share": 0.0}, r"share 0\.0"),
         ({"loss": 1.0}, r"loss 1\.0"),
+        ({"control_slots": 0}, "control_slots 0; expected at least 1"),
         ({"gap_slots": -1.0}, r"a gap of -1\.0"),
     ],
 )

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 import selective_total_mutants as mutants
+from wired_st import WiredST
 
 from orderwire.kernel import (
     Destinations,
@@ -17,7 +18,7 @@ from orderwire.ordering.total.pdu import ChangeView, Has, Known, Member, Record,
 from orderwire.ordering.total.settings import Delivery, TotalSettings
 from orderwire.ordering.total.st_csn import StCsn
 from orderwire.ordering.total.tachikawa_st import TachikawaST
-from orderwire.sim.selective_total_run import GENERATORS, HEAVY, run
+from orderwire.sim.selective_total_run import GENERATORS, HEAVY, LARGE, run
 from orderwire.sim.selective_total_vectors import Script, ScriptConfig, ScriptStep
 from orderwire.trace import MemorySink
 from orderwire.verify.audit import audit
@@ -76,6 +77,26 @@ def test_what_is_overheard_of_a_gap_is_not_had() -> None:
 def test_lasting_heavy_loss_lets_the_group_come_to_rest_in_many_runs(name: str) -> None:
     for seed in range(10_000, 10_500):
         assert run(HEAVY[name](seed), seed).violations == (), f"{name}, seed {seed}"
+
+
+@pytest.mark.paper("S003:sec.3.1")
+@pytest.mark.parametrize("name", LARGE)
+def test_large_groups_keep_their_promises_with_headers_left_out(name: str) -> None:
+    WiredST.headers_lost = WiredST.followed = 0
+    for seed in range(4):
+        WiredST.wire.clear()
+        assert run(LARGE[name](seed), seed, WiredST).violations == (), f"{name}, seed {seed}"
+    assert WiredST.followed > 100
+    assert WiredST.headers_lost > 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", LARGE)
+def test_large_groups_keep_their_promises_in_many_runs(name: str) -> None:
+    for seed in range(10_000, 10_300):
+        WiredST.wire.clear()
+        assert run(LARGE[name](seed), seed, WiredST).violations == (), f"{name}, seed {seed}"
 
 
 CAUGHT = {

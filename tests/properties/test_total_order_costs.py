@@ -87,6 +87,14 @@ def test_saturating_load_costs_what_is_specified(d: int, f: float) -> None:
     assert (found.recoveries > 0) == (f > 0)
 
 
+@pytest.mark.parametrize("name", ["xamp", "skeen"])
+@pytest.mark.parametrize("seed", [1, 3])
+def test_who_asks_again_too_soon_does_not_fill_the_channel_for_ever(name: str, seed: int) -> None:
+    """xAMP's attempts and reminders overtook all replies, and nothing was delivered any more."""
+    load = Load(gap_slots=32, loss=0.05, spares_control=False, control_slots=20, seed=seed)
+    assert row(name, load).transmissions < 50
+
+
 def test_what_selecting_saves() -> None:
     load = Load(messages=200, loss=0.01)
     selective, go_back = row("tachikawa-st", load), row("st-go-back", load)

@@ -39,6 +39,11 @@ class TotalOrderConfig(
     """d/n: a message's destinations, of all members; at least one."""
     loss: float = 0.01
     """f: with what probability a destination misses a message (and in runs a NULL)."""
+    spares_control: bool = True
+    """Of a run: whether ST's control PDUs are never lost, as in its specification's measurements;
+    else every PDU of every protocol may be."""
+    control_slots: int = 200
+    """Of a run: after how long a control PDU is repeated, and asked again for what is missing."""
     corrected: bool = True
     """Of formulas: whether P_l has its factor d/n once too few, as it must, or as printed."""
     line: str = "source"
@@ -78,6 +83,8 @@ class TotalOrderConfig(
             raise ValueError(f"share {self.share}; expected more than 0, at most 1")
         if not 0 <= self.loss < 1:
             raise ValueError(f"loss {self.loss}; expected at least 0, less than 1")
+        if self.control_slots < 1:
+            raise ValueError(f"control_slots {self.control_slots}; expected at least 1")
         if self.windows < 1 or self.messages < 1 or self.gap_slots < 0:
             raise ValueError(
                 f"{self.windows} windows, {self.messages} messages, a gap of {self.gap_slots};"
@@ -146,6 +153,8 @@ class TotalOrderConfig(
                 messages=self.messages,
                 gap_slots=self.gap_slots or None,
                 loss=self.loss,
+                spares_control=self.spares_control,
+                control_slots=self.control_slots,
                 ack_slots=self.ack_slots,
                 delivery=Delivery(self.delivery),
                 window=self.window,

@@ -466,6 +466,17 @@ def lossy_start_crash(seed: int) -> Plan:
     return _with_changes(lossy_start(seed), seed)
 
 
+def large(seed: int) -> Plan:
+    """From 15 to 20 members: above 16 the codec leaves vectors out of headers."""
+    chance = stream(seed, "large")
+    return _lossy(chance, (15, 20), lambda: chance.choice((0.0, 0.01, 0.03)))
+
+
+def large_crash(seed: int) -> Plan:
+    """Large, with crashes and joins: some groups pass that size."""
+    return _with_changes(large(seed), seed)
+
+
 def heavy_crash(seed: int) -> Plan:
     """Heavy, with crashes and joins."""
     return _with_changes(heavy(seed), seed)
@@ -481,3 +492,5 @@ GENERATORS: Mapping[str, Callable[[int], Plan]] = {
 }
 HEAVY: Mapping[str, Callable[[int], Plan]] = {"heavy": heavy, "heavy-crash": heavy_crash}
 """What ST withstands; its rivals are not asked for it."""
+LARGE: Mapping[str, Callable[[int], Plan]] = {"large": large, "large-crash": large_crash}
+"""For ST over its codec."""

@@ -34,7 +34,11 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     gap_slots: float | None = None
     """Mean time between two messages, exponential; None: all are asked for at once."""
     loss: float = 0.0
-    """f, of messages and NULLs; control PDUs of ST are spared."""
+    """f."""
+    spares_control: bool = True
+    """Whether f is of messages and NULLs only, and control PDUs of ST are spared."""
+    control_slots: int = 200
+    """After how long a control PDU is repeated, and asked again for what is missing."""
     ack_slots: int = 10
     """T_ack."""
     delivery: Delivery = Delivery.PREACK
@@ -78,13 +82,18 @@ def measure(entry: TotalAlgorithm, load: Load) -> Row:
         ack_delay_ns=load.ack_slots * SLOT_NS,
         heartbeat_ns=heartbeat_ns,
         heartbeat_max_ns=10 * heartbeat_ns,
-        control_ns=200 * SLOT_NS,
-        nak_ns=200 * SLOT_NS,
+        control_ns=load.control_slots * SLOT_NS,
+        nak_ns=load.control_slots * SLOT_NS,
         guard_ns=20 * SLOT_NS,
     )
     plan = Plan(
         settings=settings,
-        channel=ChannelSettings(slot_ns=SLOT_NS, loss=load.loss, spared=SPARED, lag_ns=LAG_NS),
+        channel=ChannelSettings(
+            slot_ns=SLOT_NS,
+            loss=load.loss,
+            spared=SPARED if load.spares_control else (),
+            lag_ns=LAG_NS,
+        ),
         messages=_messages(load),
     )
     create = entry.create

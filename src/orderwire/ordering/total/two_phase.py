@@ -81,8 +81,10 @@ class TwoPhase(Flushing):
         """Delivered, and perhaps not everywhere, in order."""
         self._level: dict[int, int] = {}
         """Source → serial below which I have delivered everything of its."""
+        self._remind_ns = 2 * self._settings.control_ns
         # The sender's own.
         self._attempt = 0
+        self._retry_ns = self._settings.control_ns
         self._replies: dict[int, Stamp] = {}
         self._decisions: dict[int, tuple[Decision, Message]] = {}
         """By serial, what is not settled."""
@@ -106,6 +108,7 @@ class TwoPhase(Flushing):
 
     def _offer(self, effects: Effects, message: Message, now: Instant) -> None:
         self._attempt = 0
+        self._retry_ns = self._settings.control_ns
         self._replies = {}
         self._send_offer(effects, message, message.destinations, now)
 
@@ -115,9 +118,10 @@ class TwoPhase(Flushing):
             Broadcast(Offer(view, message, attempt, Destinations(need), self._clock, self._settled))
         )
         self._clear("retry")
-        self._set("retry", now + self._settings.control_ns)
+        self._set("retry", now + self._retry_ns)
 
     def _retry(self, effects: Effects, now: Instant) -> None:
+        self._retry_ns = self._later(self._retry_ns)
         for message in self._sent.values():
             self._attempt += 1
             if self._all_reply_at_once:
@@ -125,6 +129,10 @@ class TwoPhase(Flushing):
             need = sum(1 << k for k in members_of(message.destinations) if k not in self._replies)
             self._ask(need, now)
             self._send_offer(effects, message, need, now)
+
+    def _later(self, wait_ns: int) -> int:
+        """Twice as late, up to a limit: on a full channel answers come after the next question."""
+        return min(2 * wait_ns, max(self._settings.heartbeat_max_ns, wait_ns))
 
     def _receive_reply(
         self, effects: Effects, source: ProcessId, reply: Reply, now: Instant
@@ -195,7 +203,7 @@ class TwoPhase(Flushing):
             self._clock += 1
             held = Held(message, offer.attempt, (self._clock, self.me), self._place)
             self._held[key] = held
-            self._set("remind", now + 2 * self._settings.control_ns)
+            self._set("remind", now + self._remind_ns)
         elif not held.decided:
             held.attempt, held.place = offer.attempt, self._place
         if offer.need >> self.me & 1 and not held.decided:
@@ -225,6 +233,7 @@ class TwoPhase(Flushing):
         if held is not None and not held.decided:
             held.decided = True
             held.proposal = decision.stamp
+            self._remind_ns = 2 * self._settings.control_ns
             self._advance(effects, now)
 
     @abstractmethod
@@ -261,7 +270,8 @@ class TwoPhase(Flushing):
                     self._reply(
                         effects, ProcessId(source), serial, held.attempt, held.proposal, now
                     )
-            self._set("remind", now + 2 * self._settings.control_ns)
+            self._remind_ns = self._later(self._remind_ns)
+            self._set("remind", now + self._remind_ns)
         elif name == "settle" and self._decisions and self._pending and not self._sent:
             serial = min(self._decisions)
             decision, message = self._decisions[serial]
