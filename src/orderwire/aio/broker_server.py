@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from orderwire.aio.accepting import accept_no_more, turns
 from orderwire.aio.broker_connection import Connection, Slot
 from orderwire.aio.broker_files import BrokerFiles
 from orderwire.aio.clock import GroupClock
@@ -277,7 +278,7 @@ class BrokerServer:
             return
         if self.host is not None and not self.failed.done():
             await self.host.before_close()
-        self._server.close()
+        await accept_no_more(self._server)
         for timer in (self._timer, self._ticker):
             if timer is not None:
                 timer.cancel()
@@ -296,8 +297,7 @@ class BrokerServer:
             await self.host.close()
         for connection in list(self._connections):
             connection.abort()
-        await asyncio.sleep(0)
-        await self._server.wait_closed()
+        await turns()
         self._server = None
         self._worker.shutdown(wait=True)
         if self._opener is not None:

@@ -41,7 +41,7 @@ class TlsOutbox:
         """Bytes not yet taken by the kernel; file slices count but occupy no memory."""
         if self._is_closed:
             return 0
-        return self._queued_bytes + self._transport.get_write_buffer_size()
+        return self._queued_bytes + self._ahead_bytes()
 
     def send(self, parts: list[Part]) -> None:
         """Queue these parts and send what the transport takes now."""
@@ -68,9 +68,16 @@ class TlsOutbox:
         self._queue.clear()
         self._queued_bytes = 0
 
+    def _ahead_bytes(self) -> int:
+        """What the transport has and has not sent."""
+        try:
+            return self._transport.get_write_buffer_size()
+        except AttributeError:  # asyncio's of 3.11 forgets its connection when it is closed twice
+            return 0
+
     def _pump(self) -> None:
         queue, transport = self._queue, self._transport
-        while queue and transport.get_write_buffer_size() < _AHEAD_BYTES:
+        while queue and self._ahead_bytes() < _AHEAD_BYTES:
             part = queue.popleft()
             if isinstance(part, FileSlice):
                 piece = part
@@ -95,7 +102,7 @@ class TlsOutbox:
             transport.write(data)
             if self._is_closed:  # writing found the connection broken
                 return
-        if self._look is None and (queue or transport.get_write_buffer_size()):
+        if self._look is None and (queue or self._ahead_bytes()):
             self._look = self._loop.call_later(_LOOK_S, self._again)
 
     def _again(self) -> None:

@@ -9,6 +9,7 @@ from itertools import count
 
 import msgspec
 
+from orderwire.aio.accepting import accept_no_more
 from orderwire.aio.cluster_frames import (
     ADMINISTRATOR,
     VERSION,
@@ -134,8 +135,7 @@ class ClusterLinks:
         for link in [*self._links.values(), *self._strangers]:
             link.close("we are closing")
         if self._server is not None:
-            self._server.close()
-            await self._server.wait_closed()
+            await accept_no_more(self._server)
 
     def restart(self, why: str) -> None:
         """End every link and make another: nothing of what is on its way arrives."""
@@ -255,7 +255,9 @@ class ClusterLinks:
 
     def _opened(self, link: Link) -> None:
         """Somebody is there; who has called is a stranger until it says who it is."""
-        if not link.dialled and len(self._strangers) >= STRANGERS_MAX:
+        if self._closing:
+            link.close("we are closing")
+        elif not link.dialled and len(self._strangers) >= STRANGERS_MAX:
             link.close("too many strangers")
         else:
             self._strangers.add(link)

@@ -166,6 +166,9 @@ class Connections:
 
     def stream_opened(self, stream: Stream) -> None:
         """Wait to hear who they are; who dials speaks first."""
+        if self._closing:
+            stream.abort()
+            return
         if len(self._anonymous) >= ANONYMOUS_MAX:
             self.unknown += 1
             stream.abort()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Self
 
 from orderwire.aio import frames
+from orderwire.aio.accepting import accept_no_more
 from orderwire.aio.binding import EndpointSettings, bind
 from orderwire.aio.channel import PDU_BYTES_MAX, Channel
 from orderwire.aio.clock import GroupClock
@@ -308,10 +309,9 @@ class Endpoint:
         if self._group is not None:
             self._group.close()
         self._udp.close()
-        self._server.close()
-        # Let the transports tell that they are closed, or their sockets are left to the collector.
-        for _ in range(2):
-            await asyncio.sleep(0)
+        # And let the transports tell that they are closed, or their sockets are left to the
+        # collector.
+        await accept_no_more(self._server)
 
     # Sending: what channels and links call.
 

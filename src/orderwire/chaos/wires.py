@@ -12,15 +12,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeAlias
 
+from orderwire.aio.accepting import accept_no_more, turns
 from orderwire.aio.cluster_frames import LENGTH_BYTES, read_hello
 from orderwire.kernel.errors import RemoteProtocolError
 
 ZOOKEEPER = -2
 """The other end of a wire to ZooKeeper."""
 _PIECE_BYTES = 1 << 16
-_TURNS = 4
-"""In so many turns of the loop a connection that was taken has its task, or what was aborted is
-closed."""
 Wire: TypeAlias = tuple[int, int]
 """Both ends, ascending."""
 
@@ -106,7 +104,7 @@ class Wires:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            await _turn()
+            await turns()
 
         asyncio.run_coroutine_threadsafe(work(), self._loop).result(10)
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -216,29 +214,16 @@ class _Door:
             raise
 
     async def shut(self) -> None:
-        """Listen no more.
-
-        In 3.11 a connection that a server has taken is lost, and stays open, when the server closes
-        before it has a transport.
-        """
+        """Listen no more."""
         async with self.changing:
             if self.server is not None:
-                loop = asyncio.get_running_loop()
-                for listener in self.server.sockets:
-                    loop.remove_reader(listener.fileno())
-                await _turn()
-                self.server.close()
+                await accept_no_more(self.server)
                 self.server = None
 
     async def look(self) -> None:
         """See whether somebody listens behind."""
         _, writer = await self.connect()
         writer.transport.abort()
-
-
-async def _turn() -> None:
-    for _ in range(_TURNS):
-        await asyncio.sleep(0)
 
 
 async def _pump(
