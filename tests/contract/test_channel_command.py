@@ -59,7 +59,7 @@ def test_three_processes_deliver_in_one_order(loss: str) -> None:
         assert logs.is_acyclic()
         channel.send_signal(signal.SIGINT)
         last = _told(channel)
-        assert channel.wait(10) == 0
+        assert channel.wait(60) == 0
         assert int(str(last["pdus"])) > count
     finally:
         for process in (channel, *members):
@@ -116,7 +116,7 @@ def test_it_ends_with_its_input_where_that_is_wanted() -> None:
         assert channel.stdin is not None
         channel.stdin.close()
         assert _told(channel)["pdus"] == 0
-        assert channel.wait(10) == 0
+        assert channel.wait(60) == 0
     finally:
         channel.kill()
         channel.wait()

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -37,7 +38,7 @@ def asked(*order: str) -> str:
 
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 def test_acked_messages_survive_the_original_and_it_comes_back(tmp_path: Path, mode: Mode) -> None:
-    with ClusterProcess.start(tmp_path, mode=mode, session_ms=8_000) as cluster:
+    with ClusterProcess.start(tmp_path, mode=mode, session_ms=30_000) as cluster:
         make_topic(cluster.bootstrap, "t")
         every = Acked(cluster.bootstrap, "t", **{"enable.idempotence": True})
         every.send(100)
@@ -57,7 +58,7 @@ def test_acked_messages_survive_the_original_and_it_comes_back(tmp_path: Path, m
         every.flush()
         assert not every.errors
         assert len(every.at) == 500
-        assert every.largest_gap_s(killed) < 6, (
+        assert every.largest_gap_s(killed) < 18, (  # a session ends 20 to 30 s after its last word
             "the session of a process that has ended was waited for"
         )
         cluster.restart(original)
@@ -122,9 +123,16 @@ def test_brokers_end_with_the_shell_that_is_killed(tmp_path: Path) -> None:
     )
 
 
-def upped(*options: str) -> "subprocess.Popen[str]":
+@contextlib.contextmanager
+def upped(*options: str) -> "Iterator[subprocess.Popen[str]]":
+    """Killed when the test fails: else it is waited for."""
     order = [sys.executable, "-c", MAIN, "cluster", "up", "--replicas", "1", *options]
-    return subprocess.Popen(order, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(order, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_a_start_that_fails_says_why(tmp_path: Path) -> None:
@@ -184,7 +192,7 @@ def test_a_broker_that_was_killed_is_back_at_once_whatever_its_session(tmp_path:
         cluster.brokers[1].kill()
         begun = time.monotonic()
         cluster.restart(1)
-        assert time.monotonic() - begun < 12
+        assert time.monotonic() - begun < 18  # a session ends 20 to 30 s after its last word
         until(lambda: in_sync(cluster.bootstrap, "t") == [0, 1, 2], "it did not come back")
         every.send(10)
         every.flush()

@@ -72,7 +72,7 @@ def test_no_message_is_handed_over_after_its_own_deadline_and_the_audit_agrees(
                 each.reader(TOPIC, callback=on_sample, own=False)
             writers = [each.writer(TOPIC) for each in people]
             for writer in writers:
-                await writer.wait_matched(2, timeout_s=10)
+                await writer.wait_matched(2, timeout_s=30)
             for number in range(150):
                 for writer in writers:
                     writer.write(b"%d" % number, lifetime_ms=SHORT_MS if number % 2 else None)
@@ -107,18 +107,18 @@ def test_what_waits_in_a_queue_past_its_own_deadline_is_not_handed_over() -> Non
     async def test() -> None:
         async with Participant("me", members={"me": "127.0.0.1:0"}) as me:
             reader, writer = me.reader(TOPIC), me.writer(TOPIC)
-            await writer.wait_matched(1, timeout_s=10)
+            await writer.wait_matched(1, timeout_s=30)
             writer.write(b"short", lifetime_ms=1)
             written = writer.write(b"long")
             assert written is not None
             while me._domains[ORDER.key].clock.now() <= written.stamp + ms(1):
                 await asyncio.sleep(0.001)
-            assert (await reader.read(timeout_s=10)).data == b"long"
+            assert (await reader.read(timeout_s=30)).data == b"long"
             assert reader.counters.expired == 1
             many = writer.write_many([b"a", b"b"], lifetime_ms=1_999)
             assert len(many) == 1
             for data in (b"a", b"b"):
-                sample = await reader.read(timeout_s=10)
+                sample = await reader.read(timeout_s=30)
                 assert (sample.data, sample.lifetime_ns) == (data, ms(1_999))
 
     run(test)
@@ -175,11 +175,11 @@ def test_a_recording_keeps_lifetimes_and_is_replayed_with_them(tmp_path: Path) -
         topic = Topic("t", order=order)
         async with Participant("me", members={"me": "127.0.0.1:0"}) as me:
             reader, writer = me.reader(topic), me.writer(topic)
-            await writer.wait_matched(1, timeout_s=10)
+            await writer.wait_matched(1, timeout_s=30)
             with Recorder(file, order) as recorder:
                 for lifetime_ms in (None, 15_000, 19_999.999):
                     writer.write(b"x", lifetime_ms=lifetime_ms)
-                    recorder.add(await reader.read(timeout_s=10))
+                    recorder.add(await reader.read(timeout_s=30))
 
     run(record)
     lives = [None, ms(15_000), ms(20_000) - 1_000]

@@ -147,7 +147,7 @@ def test_a_killed_member_comes_back_without_harm(order: Order) -> None:
                     ana.write(b"ana")
                     await asyncio.sleep(0.002)
 
-            await ana.writer.wait_matched(1, timeout_s=10)
+            await ana.writer.wait_matched(1, timeout_s=30)
             talking = asyncio.create_task(talk())
             async with child(**settings, writes=100_000) as first:
                 while first.written < 150:
@@ -216,7 +216,7 @@ def test_a_stopped_member_stops_nobody_and_is_told_what_it_missed() -> None:
             child(**settings) as ben,
         ):
             await ben.read("done")
-            await ana.writer.wait_matched(2, timeout_s=10)
+            await ana.writer.wait_matched(2, timeout_s=30)
             ben.process.send_signal(signal.SIGSTOP)
             count = 0
             while ("ben", False) not in ana.reachable:
@@ -295,7 +295,7 @@ def test_members_that_come_and_go_under_load_break_nothing() -> None:
                     ana.write(b"ana")
                     await asyncio.sleep(0.002)
 
-            await ana.writer.wait_matched(1, timeout_s=10)
+            await ana.writer.wait_matched(1, timeout_s=30)
             talking = asyncio.create_task(talk())
             for writes in (100, 0, 60):
                 await ben(writes)

@@ -36,7 +36,7 @@ class Ends:
         self.found: list[tuple[int, bytes, int]] = []
         self.relay = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.relay.bind(("127.0.0.1", 0))
-        self.relay.settimeout(10)
+        self.relay.settimeout(30)
         self.port = ChannelPort.open(
             ("127.0.0.1", 0),
             ProcessId(1),
@@ -80,7 +80,7 @@ async def test_what_is_overtaken_is_lost() -> None:
     ends.down(2, b"b")
     ends.down(3, b"c", b"d")
     ends.down(4, b"d", b"e")
-    await until(lambda: len(ends.found) == 4, 10)
+    await until(lambda: len(ends.found) == 4, 30)
     assert [(pdu, csn) for _, pdu, csn in ends.found] == [
         (b"a", 1),
         (b"c", 3),
@@ -101,7 +101,7 @@ async def test_a_relay_that_begins_again_at_one_is_another_and_is_not_heard() ->
     ends.down(11, b"y", relay=RELAY + 1)
     ends.say(encode_welcome(Welcome(RELAY + 1, None, 0.0, 0, 0b10)))
     ends.down(11, b"b")
-    await until(lambda: len(ends.found) == 2, 10)
+    await until(lambda: len(ends.found) == 2, 30)
     assert [pdu for _, pdu, _ in ends.found] == [b"a", b"b"]
     assert ends.port.counters["of another relay"] == 3
     # Once a view names it, it is the only one that is heard, from whatever number on.
@@ -109,7 +109,7 @@ async def test_a_relay_that_begins_again_at_one_is_another_and_is_not_heard() ->
     await ends.welcome(RELAY + 1)
     ends.down(12, b"old")
     ends.down(1, b"new", relay=RELAY + 1)
-    await until(lambda: len(ends.found) == 3, 10)
+    await until(lambda: len(ends.found) == 3, 30)
     assert ends.found[-1] == (0, b"new", 1)
     ends.close()
 
@@ -120,10 +120,10 @@ async def test_a_fixed_group_is_told_that_its_relay_was_started_anew() -> None:
     await ends.welcome()
     ends.say(encode_welcome(Welcome(RELAY - 1, None, 0.0, 0, 0b10)))
     ends.down(1, b"a")
-    await until(lambda: bool(ends.found), 10)
+    await until(lambda: bool(ends.found), 30)
     assert ends.port.replaced is None
     ends.say(encode_welcome(Welcome(RELAY + 1, None, 0.0, 0, 0b10)))
-    await until(lambda: ends.port.replaced is not None, 10)
+    await until(lambda: ends.port.replaced is not None, 30)
     assert "started anew" in str(ends.port.replaced)
     ends.close()
 
@@ -133,11 +133,11 @@ def test_a_relay_that_falls_silent_is_told_of_once(caplog: pytest.LogCaptureFixt
     async def run() -> None:
         ends = Ends(silence_ns=ms(100), hello_ns=ms(20))
         await ends.welcome()
-        await until(lambda: "has not answered for" in caplog.text, 10)
+        await until(lambda: "has not answered for" in caplog.text, 30)
         await asyncio.sleep(0.3)
         assert caplog.text.count("has not answered for") == 1
         ends.down(1, b"a")
-        await until(lambda: "answers again" in caplog.text, 10)
+        await until(lambda: "answers again" in caplog.text, 30)
         ends.close()
 
     run()
@@ -147,7 +147,7 @@ def test_a_relay_that_falls_silent_is_told_of_once(caplog: pytest.LogCaptureFixt
 async def test_multicasts_that_cannot_be_received_are_told() -> None:
     ends = Ends(wanted=None, multicast_interface="203.0.113.1")
     ends.say(encode_welcome(Welcome(RELAY, ("239.77.1.2", 7_501), 0.0, 0, 0b10)))
-    await until(lambda: ends.port.refused is not None, 10)
+    await until(lambda: ends.port.refused is not None, 30)
     assert "interface 203.0.113.1" in str(ends.port.refused)
     assert ends.port.relay is None
     ends.close()
@@ -161,7 +161,7 @@ async def test_what_is_cut_off_is_counted_and_nothing_of_it_taken() -> None:
     for size in range(len(whole)):
         ends.say(whole[:size])
     ends.down(1, b"abc")
-    await until(lambda: bool(ends.found), 10)
+    await until(lambda: bool(ends.found), 30)
     assert [pdu for _, pdu, _ in ends.found] == [b"abc"]
     assert ends.port.counters["malformed"] > 15
     ends.close()
@@ -199,16 +199,16 @@ async def test_a_relay_that_is_renewed_numbers_from_one_and_knows_nobody() -> No
         now=monotonic_now,
     )
     port.use(relay.address, 3)
-    await until(lambda: port.relay is not None, 10)
+    await until(lambda: port.relay is not None, 30)
     port.send(b"a")
     port.flush()
-    await until(lambda: found == [1], 10)
+    await until(lambda: found == [1], 30)
     relay.renew(4)
     assert relay.present == 0
     port.use(relay.address, 4)
-    await until(lambda: port.relay is not None, 10)
+    await until(lambda: port.relay is not None, 30)
     port.send(b"b")
     port.flush()
-    await until(lambda: found == [1, 1], 10)
+    await until(lambda: found == [1, 1], 30)
     port.close()
     await relay.close()

@@ -1,7 +1,8 @@
 """aiokafka against a real broker."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -35,6 +36,30 @@ def consumer(broker: BrokerProcess, *topics: str, group: str | None) -> AIOKafka
         heartbeat_interval_ms=200,
         metadata_max_age_ms=1000,
     )
+
+
+@asynccontextmanager
+async def administrator(broker: BrokerProcess) -> AsyncIterator[AIOKafkaAdminClient]:
+    """Closed whatever happens: one that stays open fails other tests."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=broker.address)
+    try:
+        await admin.start()
+        yield admin
+    finally:
+        await admin.close()
+
+
+async def create(admin: AIOKafkaAdminClient, topic: str, partitions: int) -> None:
+    """This client does not raise what the broker refuses."""
+    answer = await admin.create_topics([NewTopic(topic, partitions, 1)])
+    assert [error[1] for error in answer.topic_errors] == [0], answer
+
+
+async def soon(holds: Callable[[], Awaitable[bool]]) -> None:
+    """What one broker of a cluster did the others learn a moment later."""
+    async with asyncio.timeout(SECONDS_MAX):
+        while not await holds():
+            await asyncio.sleep(0.05)
 
 
 async def write(broker: BrokerProcess, topic: str, count: int, **settings: Any) -> list[bytes]:
@@ -94,19 +119,19 @@ def test_idempotent_producer(broker: BrokerProcess) -> None:
 
 def test_group_shares_partitions_and_takes_over(broker: BrokerProcess) -> None:
     async def work() -> None:
-        admin = AIOKafkaAdminClient(bootstrap_servers=broker.address)
-        await admin.start()
-        await admin.create_topics([NewTopic("aio-group", 4, 1)])
-        async with consumer(broker, "aio-group", group="aio-g") as first:
-            await until(lambda: len(first.assignment()) == 4, first)
-            async with consumer(broker, "aio-group", group="aio-g") as second:
-                await until(
-                    lambda: len(first.assignment()) == len(second.assignment()) == 2, first, second
-                )
-                groups = await admin.list_consumer_groups()
-                assert "aio-g" in {group[0] for group in groups}
-            await until(lambda: len(first.assignment()) == 4, first)
-        await admin.close()
+        async with administrator(broker) as admin:
+            await create(admin, "aio-group", 4)
+            async with consumer(broker, "aio-group", group="aio-g") as first:
+                await until(lambda: len(first.assignment()) == 4, first)
+                async with consumer(broker, "aio-group", group="aio-g") as second:
+                    await until(
+                        lambda: len(first.assignment()) == len(second.assignment()) == 2,
+                        first,
+                        second,
+                    )
+                    groups = await admin.list_consumer_groups()
+                    assert "aio-g" in {group[0] for group in groups}
+                await until(lambda: len(first.assignment()) == 4, first)
 
     run(work())
 
@@ -127,16 +152,22 @@ def test_group_commits_and_resumes(broker: BrokerProcess) -> None:
 
 def test_administration(broker: BrokerProcess) -> None:
     async def work() -> None:
-        admin = AIOKafkaAdminClient(bootstrap_servers=broker.address)
-        await admin.start()
-        await admin.create_topics([NewTopic("aio-admin", 2, 1)])
-        assert "aio-admin" in await admin.list_topics()
-        described = await admin.describe_topics(["aio-admin"])
-        assert len(described[0]["partitions"]) == 2
-        await admin.delete_topics(["aio-admin"])
-        async with asyncio.timeout(SECONDS_MAX):  # other brokers learn it a moment later
-            while "aio-admin" in await admin.list_topics():
-                await asyncio.sleep(0.05)
-        await admin.close()
+        async with administrator(broker) as admin:
+            await create(admin, "aio-admin", 2)
+
+            async def is_listed() -> bool:
+                return "aio-admin" in await admin.list_topics()
+
+            async def is_described() -> bool:
+                (described,) = await admin.describe_topics(["aio-admin"])
+                return len(described["partitions"]) == 2
+
+            async def is_gone() -> bool:
+                return not await is_listed()
+
+            await soon(is_listed)
+            await soon(is_described)
+            await admin.delete_topics(["aio-admin"])
+            await soon(is_gone)
 
     run(work())

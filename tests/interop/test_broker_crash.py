@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,14 @@ class Load:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
+    def __enter__(self) -> "Load":
+        return self
+
+    def __exit__(self, *what: object) -> None:
+        """A thread that goes on would keep the whole run of tests from ending."""
+        self._stop.set()
+        self._thread.join()
+
     def _run(self) -> None:
         while not self._stop.is_set():
             number = self._sent
@@ -92,8 +101,9 @@ def read_all(address: str, topic: str) -> list[tuple[int, bytes]]:
     )
     reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     records: list[tuple[int, bytes]] = []
+    until = time.monotonic() + SECONDS_MAX
     try:
-        while True:
+        while time.monotonic() < until:
             messages = reader.consume(10_000, 0.5)
             for message in messages:
                 error = message.error()
@@ -101,6 +111,7 @@ def read_all(address: str, topic: str) -> list[tuple[int, bytes]]:
                     assert error.code() == KafkaError._PARTITION_EOF, error
                     return records
                 records.append((message.offset(), message.value()))
+        raise AssertionError(f"no end of {topic} after {len(records)} messages")
     finally:
         reader.close()
 
@@ -108,17 +119,23 @@ def read_all(address: str, topic: str) -> list[tuple[int, bytes]]:
 @pytest.mark.parametrize("flush", ["none", "group"])
 def test_acknowledged_messages_survive_kill_9_once_and_in_order(tmp_path: Path, flush: str) -> None:
     """Two kills under load.  The process dies, not the machine: flush=none keeps it all too."""
-    broker = BrokerProcess.start(tmp_path / "data", "--flush", flush)
-    address = broker.address
-    load = Load(address, "chaos")
-    for round_number in (1, 2):
-        load.wait_for(2_000 * round_number)
-        broker.kill()
-        broker = BrokerProcess.start(tmp_path / "data", "--flush", flush, listen=address)
-    load.wait_for(6_000)
-    sent = load.finish()
-    records = read_all(address, "chaos")
-    assert broker.stop() == 0
+    with ExitStack() as stack:
+
+        def start(listen: str = "127.0.0.1:0") -> BrokerProcess:
+            begun = BrokerProcess.start(tmp_path / "data", "--flush", flush, listen=listen)
+            return stack.enter_context(begun)
+
+        broker = start()
+        address = broker.address
+        load = stack.enter_context(Load(address, "chaos"))
+        for round_number in (1, 2):
+            load.wait_for(2_000 * round_number)
+            broker.kill()
+            broker = start(address)
+        load.wait_for(6_000)
+        sent = load.finish()
+        records = read_all(address, "chaos")
+        assert broker.stop() == 0
     assert load.failures == []
     assert len(load.acknowledged) == sent
     assert [offset for offset, _ in records] == list(range(len(records)))
@@ -130,20 +147,18 @@ def test_acknowledged_messages_survive_kill_9_once_and_in_order(tmp_path: Path, 
 
 def test_groups_and_offsets_survive_kill_9(tmp_path: Path) -> None:
     """A member keeps its generation and assignment over the restart, and its commits."""
-    broker = BrokerProcess.start(tmp_path / "data", "--rebalance-delay-ms", "0")
-    address = broker.address
-    admin = AdminClient({"bootstrap.servers": address})
-    admin.create_topics([NewTopic("kept", 1)])["kept"].result(SECONDS_MAX)
-    producer = Producer({"bootstrap.servers": address})
-    for n in range(10):
-        producer.produce("kept", b"%d" % n)
-    assert producer.flush(SECONDS_MAX) == 0
-    committer = Consumer({"bootstrap.servers": address, "group.id": "simple"})
-    committer.commit(offsets=[TopicPartition("kept", 0, 7)], asynchronous=False)
-    committer.close()
-    with RawClient(address) as raw:
-        member, generation = join_alone(raw, "strong")
-    broker.kill()
+    with BrokerProcess.start(tmp_path / "data", "--rebalance-delay-ms", "0") as broker:
+        address = broker.address
+        admin = AdminClient({"bootstrap.servers": address})
+        admin.create_topics([NewTopic("kept", 1)])["kept"].result(SECONDS_MAX)
+        producer = Producer({"bootstrap.servers": address})
+        for n in range(10):
+            producer.produce("kept", b"%d" % n)
+        assert producer.flush(SECONDS_MAX) == 0
+        commit(address, "simple", TopicPartition("kept", 0, 7))
+        with RawClient(address) as raw:
+            member, generation = join_alone(raw, "strong")
+        broker.kill()
     with BrokerProcess.start(tmp_path / "data", listen=address), RawClient(address) as raw:
         beat = raw.ask(ApiKey.HEARTBEAT, 3, HeartbeatRequest("strong", generation, member))
         assert beat.error_code == ErrorCode.NONE
@@ -155,6 +170,11 @@ def test_groups_and_offsets_survive_kill_9(tmp_path: Path) -> None:
             for topic in answer.topics
             for one in topic.partitions
         ] == [("kept", 7)]
+
+
+def commit(address: str, group: str, place: TopicPartition) -> None:
+    with closing(Consumer({"bootstrap.servers": address, "group.id": group})) as committer:
+        committer.commit(offsets=[place], asynchronous=False)
 
 
 def join_alone(raw: RawClient, group: str) -> tuple[str, int]:
@@ -176,22 +196,19 @@ def join_alone(raw: RawClient, group: str) -> tuple[str, int]:
 
 def test_torn_tail_is_cut_and_commits_never_point_behind_the_end(tmp_path: Path) -> None:
     """What a power failure leaves: half a batch, and a commit beyond what is left of the log."""
-    broker = BrokerProcess.start(tmp_path / "data")
-    address = broker.address
-    producer = Producer({"bootstrap.servers": address, "linger.ms": 0})
-    for n in range(20):
-        producer.produce("torn", b"%d" % n, partition=0)
-        assert producer.flush(SECONDS_MAX) == 0
-    committer = Consumer({"bootstrap.servers": address, "group.id": "ahead"})
-    committer.commit(offsets=[TopicPartition("torn", 0, 20)], asynchronous=False)
-    committer.close()
-    broker.kill()
+    with BrokerProcess.start(tmp_path / "data") as broker:
+        address = broker.address
+        producer = Producer({"bootstrap.servers": address, "linger.ms": 0})
+        for n in range(20):
+            producer.produce("torn", b"%d" % n, partition=0)
+            assert producer.flush(SECONDS_MAX) == 0
+        commit(address, "ahead", TopicPartition("torn", 0, 20))
+        broker.kill()
     segment = next((tmp_path / "data" / "topics").glob("*/0/*.log"))
     with segment.open("r+b") as file:
         file.truncate(segment.stat().st_size - 10)
     with BrokerProcess.start(tmp_path / "data", listen=address):
         assert [value for _, value in read_all(address, "torn")] == [b"%d" % n for n in range(19)]
-        reader = Consumer({"bootstrap.servers": address, "group.id": "ahead"})
-        place = reader.committed([TopicPartition("torn", 0)], SECONDS_MAX)[0]
+        with closing(Consumer({"bootstrap.servers": address, "group.id": "ahead"})) as reader:
+            place = reader.committed([TopicPartition("torn", 0)], SECONDS_MAX)[0]
         assert place.offset == 19, "a commit behind the end would skip the next message"
-        reader.close()

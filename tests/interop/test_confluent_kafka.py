@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -36,7 +37,13 @@ CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 SECONDS_MAX = 30.0
 
 
-def produce(broker: BrokerProcess, topic: str, values: list[bytes], **settings: Any) -> list[int]:
+def produce(
+    broker: BrokerProcess,
+    topic: str,
+    values: list[bytes],
+    partition: int = -1,
+    **settings: Any,
+) -> list[int]:
     """Write all values and return their offsets in order of acknowledgement."""
     offsets: list[int] = []
 
@@ -46,33 +53,35 @@ def produce(broker: BrokerProcess, topic: str, values: list[bytes], **settings: 
 
     producer = Producer({"bootstrap.servers": broker.address, **settings})
     for value in values:
-        producer.produce(topic, value, on_delivery=delivered)
+        producer.produce(topic, value, partition=partition, on_delivery=delivered)
         producer.poll(0)
     assert producer.flush(SECONDS_MAX) == 0
     return offsets
 
 
-def consumer(broker: BrokerProcess, group: str, **settings: Any) -> Consumer:
-    return Consumer(
-        {
-            "bootstrap.servers": broker.address,
-            "group.id": group,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "session.timeout.ms": 6000,
-            "heartbeat.interval.ms": 200,
-            **settings,
-        }
+def consumer(broker: BrokerProcess, group: str, **settings: Any) -> closing[Consumer]:
+    """Closed whatever happens: a member that stays holds up its group."""
+    return closing(
+        Consumer(
+            {
+                "bootstrap.servers": broker.address,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "session.timeout.ms": 6000,
+                "heartbeat.interval.ms": 200,
+                **settings,
+            }
+        )
     )
 
 
 def read_to_end(broker: BrokerProcess, topic: str, partition: int = 0) -> list[bytes]:
-    reader = consumer(broker, "nobody")
-    reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
     values: list[bytes] = []
     until = time.monotonic() + SECONDS_MAX
-    try:
+    with consumer(broker, "nobody") as reader:
+        reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
         while time.monotonic() < until:
             for message in reader.consume(1000, 0.2):
                 error = message.error()
@@ -81,9 +90,19 @@ def read_to_end(broker: BrokerProcess, topic: str, partition: int = 0) -> list[b
                 else:
                     assert error.code() == KafkaError._PARTITION_EOF, error
                     return values
-        raise AssertionError(f"no end of {topic} after {len(values)} messages")
-    finally:
-        reader.close()
+    raise AssertionError(f"no end of {topic} after {len(values)} messages")
+
+
+def next_of(reader: Consumer) -> Any:
+    """The next message; of a topic that is new the client may hear that nobody knows it yet."""
+    until = time.monotonic() + SECONDS_MAX
+    said = None
+    while time.monotonic() < until:
+        message = reader.poll(1)
+        if message is not None and message.error() is None:
+            return message
+        said = said if message is None else message.error()
+    raise AssertionError(f"no message; the last that was said is {said}")
 
 
 def wait_until(true: Callable[[], bool], *consumers: Consumer) -> list[Any]:
@@ -135,73 +154,70 @@ def stored_codecs(broker: BrokerProcess, topic: str) -> set[int]:
 
 def test_idempotent_producer_keys_headers_and_time(broker: BrokerProcess) -> None:
     producer = Producer({"bootstrap.servers": broker.address, "enable.idempotence": True})
-    stamp = 1_700_000_000_000
+    failures: list[str] = []
+    stamp = time.time_ns() // 1_000_000  # of today: retention removes what is old
     for n in range(100):
         producer.produce(
-            "confluent-idem", b"v", b"k%d" % n, headers={"n": b"%d" % n}, timestamp=stamp + n
+            "confluent-idem",
+            b"v",
+            b"k%d" % n,
+            headers={"n": b"%d" % n},
+            timestamp=stamp + n,
+            on_delivery=lambda error, _: failures.append(str(error)) if error else None,
         )
     assert producer.flush(SECONDS_MAX) == 0
-    reader = consumer(broker, "nobody")
-    reader.assign([TopicPartition("confluent-idem", 0, OFFSET_BEGINNING)])
-    got = [message for message in reader.consume(100, SECONDS_MAX) if message.error() is None]
-    assert [message.key() for message in got] == [b"k%d" % n for n in range(100)]
-    assert got[7].headers() == [("n", b"7")]
-    assert got[7].timestamp()[1] == stamp + 7
-    at = reader.offsets_for_times([TopicPartition("confluent-idem", 0, stamp + 42)], SECONDS_MAX)
-    assert at[0].offset == 42
-    assert reader.get_watermark_offsets(TopicPartition("confluent-idem", 0)) == (0, 100)
-    reader.close()
+    assert failures == []
+    place = TopicPartition("confluent-idem", 0)
+    with consumer(broker, "nobody") as reader:
+        reader.assign([TopicPartition("confluent-idem", 0, OFFSET_BEGINNING)])
+        got = [next_of(reader) for _ in range(100)]
+        assert [message.key() for message in got] == [b"k%d" % n for n in range(100)]
+        assert got[7].headers() == [("n", b"7")]
+        assert got[7].timestamp()[1] == stamp + 7
+        wanted = TopicPartition("confluent-idem", 0, stamp + 42)
+        assert reader.offsets_for_times([wanted], SECONDS_MAX)[0].offset == 42
+        assert reader.get_watermark_offsets(place, timeout=SECONDS_MAX) == (0, 100)
 
 
 def test_group_shares_partitions_and_takes_over(broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
     admin.create_topics([NewTopic("confluent-group", 4)])["confluent-group"].result(SECONDS_MAX)
-    first = consumer(broker, "confluent-g")
-    second = consumer(broker, "confluent-g")
-    first.subscribe(["confluent-group"])
-    wait_until(lambda: len(first.assignment()) == 4, first)
-    second.subscribe(["confluent-group"])
-    wait_until(
-        lambda: len(first.assignment()) == 2 and len(second.assignment()) == 2, first, second
-    )
-    described = admin.describe_consumer_groups(["confluent-g"])["confluent-g"].result(SECONDS_MAX)
-    assert len(described.members) == 2
-    assert described.state.name == "STABLE"
-    second.close()
-    wait_until(lambda: len(first.assignment()) == 4, first)
-    first.close()
+    with consumer(broker, "confluent-g") as first:
+        first.subscribe(["confluent-group"])
+        wait_until(lambda: len(first.assignment()) == 4, first)
+        with consumer(broker, "confluent-g") as second:
+            second.subscribe(["confluent-group"])
+            wait_until(
+                lambda: len(first.assignment()) == 2 and len(second.assignment()) == 2,
+                first,
+                second,
+            )
+            asked = admin.describe_consumer_groups(["confluent-g"])["confluent-g"]
+            described = asked.result(SECONDS_MAX)
+            assert len(described.members) == 2
+            assert described.state.name == "STABLE"
+        wait_until(lambda: len(first.assignment()) == 4, first)
 
 
 def test_group_commits_and_resumes(broker: BrokerProcess) -> None:
     produce(broker, "confluent-commit", [b"%d" % n for n in range(100)])
-    first = consumer(broker, "confluent-c")
-    first.subscribe(["confluent-commit"])
-    got: list[bytes] = []
-    while len(got) < 40:
-        message = first.poll(SECONDS_MAX)
-        assert message is not None
-        assert message.error() is None, message.error()
-        got.append(message.value())
-        first.commit(message, asynchronous=False)
-    first.close()
-    second = consumer(broker, "confluent-c")
-    second.subscribe(["confluent-commit"])
-    message = second.poll(SECONDS_MAX)
-    assert message is not None
-    assert message.value() == b"40"
-    second.close()
+    with consumer(broker, "confluent-c") as first:
+        first.subscribe(["confluent-commit"])
+        for n in range(40):
+            message = next_of(first)
+            assert message.value() == b"%d" % n
+            first.commit(message, asynchronous=False)
+    with consumer(broker, "confluent-c") as second:
+        second.subscribe(["confluent-commit"])
+        assert next_of(second).value() == b"40"
 
 
 def test_static_member_returns_without_a_rebalance(broker: BrokerProcess) -> None:
     produce(broker, "confluent-static", [b"x"])
-    first = consumer(broker, "confluent-s", **{"group.instance.id": "one"})
-    first.subscribe(["confluent-static"])
-    wait_until(lambda: len(first.assignment()) == 1, first)
-    first.close()
-    again = consumer(broker, "confluent-s", **{"group.instance.id": "one"})
-    again.subscribe(["confluent-static"])
-    wait_until(lambda: len(again.assignment()) == 1, again)
-    again.close()
+    for _ in range(2):
+        with consumer(broker, "confluent-s", **{"group.instance.id": "one"}) as member:
+            member.subscribe(["confluent-static"])
+            wait_until(lambda member=member: len(member.assignment()) == 1, member)
 
 
 def wait_for(holds: Callable[[], bool]) -> None:
@@ -241,10 +257,7 @@ def test_administration(broker: BrokerProcess) -> None:
     assert configs["retention.ms"].value == "604800000"
     cluster = admin.describe_cluster().result(SECONDS_MAX)
     assert sorted(node.id for node in cluster.nodes) in ([1], [0, 1, 2])
-    producer = Producer({"bootstrap.servers": broker.address})
-    for n in range(10):
-        producer.produce(topic, b"%d" % n, partition=0)
-    assert producer.flush(SECONDS_MAX) == 0
+    assert produce(broker, topic, [b"%d" % n for n in range(10)], partition=0) == list(range(10))
     place = TopicPartition(topic, 0, 4)
     low = admin.delete_records([place])[place].result(SECONDS_MAX)
     assert low.low_watermark == 4
@@ -252,7 +265,7 @@ def test_administration(broker: BrokerProcess) -> None:
     start = admin.list_offsets({place: OffsetSpec.earliest()})[place].result(SECONDS_MAX)
     assert start.offset == 4
     assert read_to_end(broker, topic) == [b"%d" % n for n in range(4, 10)]
-    assert len(admin.list_topics(timeout=SECONDS_MAX).topics[topic].partitions) == 3
+    wait_for(lambda: len(admin.list_topics(timeout=SECONDS_MAX).topics[topic].partitions) == 3)
     admin.delete_topics([topic])[topic].result(SECONDS_MAX)
     wait_for(lambda: topic not in admin.list_topics(timeout=SECONDS_MAX).topics)
 
@@ -260,15 +273,16 @@ def test_administration(broker: BrokerProcess) -> None:
 def test_groups_are_listed_and_deleted(broker: BrokerProcess) -> None:
     admin = AdminClient({"bootstrap.servers": broker.address})
     produce(broker, "confluent-gone", [b"x"])
-    reader = consumer(broker, "confluent-gone-g")
-    reader.subscribe(["confluent-gone"])
-    wait_until(lambda: bool(reader.assignment()), reader)
-    reader.commit(offsets=[TopicPartition("confluent-gone", 0, 1)], asynchronous=False)
-    listed = admin.list_consumer_groups().result(SECONDS_MAX)
-    assert "confluent-gone-g" in {group.group_id for group in listed.valid}
-    with pytest.raises(KafkaException):
-        admin.delete_consumer_groups(["confluent-gone-g"])["confluent-gone-g"].result(SECONDS_MAX)
-    reader.close()
+    with consumer(broker, "confluent-gone-g") as reader:
+        reader.subscribe(["confluent-gone"])
+        wait_until(lambda: bool(reader.assignment()), reader)
+        reader.commit(offsets=[TopicPartition("confluent-gone", 0, 1)], asynchronous=False)
+        listed = admin.list_consumer_groups().result(SECONDS_MAX)
+        assert "confluent-gone-g" in {group.group_id for group in listed.valid}
+        with pytest.raises(KafkaException):
+            admin.delete_consumer_groups(["confluent-gone-g"])["confluent-gone-g"].result(
+                SECONDS_MAX
+            )
     admin.delete_consumer_groups(["confluent-gone-g"])["confluent-gone-g"].result(SECONDS_MAX)
     listed = admin.list_consumer_groups().result(SECONDS_MAX)
     assert "confluent-gone-g" not in {group.group_id for group in listed.valid}

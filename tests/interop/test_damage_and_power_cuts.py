@@ -50,15 +50,15 @@ def everything(
     bootstrap: str, topic: str, partitions: int, count: int
 ) -> dict[tuple[int, int], bytes]:
     """Read so many messages, by partition and offset."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "all", **QUIET})
-    consumer.assign([TopicPartition(topic, each, 0) for each in range(partitions)])
+    told = {"bootstrap.servers": bootstrap, "group.id": "all", **QUIET}
     found: dict[tuple[int, int], bytes] = {}
     end = time.monotonic() + SECONDS_MAX
-    while len(found) < count and time.monotonic() < end:
-        message = consumer.poll(1)
-        if message is not None and message.error() is None:
-            found[message.partition(), message.offset()] = message.value()
-    consumer.close()
+    with contextlib.closing(Consumer(told)) as consumer:
+        consumer.assign([TopicPartition(topic, each, 0) for each in range(partitions)])
+        while len(found) < count and time.monotonic() < end:
+            message = consumer.poll(1)
+            if message is not None and message.error() is None:
+                found[message.partition(), message.offset()] = message.value()
     return found
 
 

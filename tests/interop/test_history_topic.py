@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -55,17 +56,18 @@ def produced(cluster: ClusterProcess, first: int) -> list[Event]:
 
 def consumed(cluster: ClusterProcess) -> list[Event]:
     """Read all of it."""
-    consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": "told"})
-    consumer.assign([TopicPartition(TOPIC, 0, 0)])
     records: list[tuple[int, str]] = []
     end = time.monotonic() + SECONDS_MAX
-    while len(records) < 2 * MESSAGES and time.monotonic() < end:
-        message = consumer.poll(0.2)
-        if message is not None and message.error() is None:
-            value = message.value()
-            assert value is not None
-            records.append((message.offset() or 0, value.decode().strip("<>")))
-    consumer.close()
+    told = {"bootstrap.servers": cluster.bootstrap, "group.id": "told"}
+    with closing(Consumer(told)) as consumer:
+        consumer.assign([TopicPartition(TOPIC, 0, 0)])
+        while len(records) < 2 * MESSAGES and time.monotonic() < end:
+            message = consumer.poll(0.2)
+            if message is not None and message.error() is None:
+                value = message.value()
+                assert value is not None
+                records.append((message.offset() or 0, value.decode().strip("<>")))
+    assert len(records) == 2 * MESSAGES
     position = records[-1][0] + 1
     return [Delivered("c", -1, 0, position, position, tuple(records))]
 

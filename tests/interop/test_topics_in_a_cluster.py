@@ -10,7 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_client import QUIET, Acked, in_sync, make_topic, quick_in, read_all, until
+from cluster_client import (
+    QUIET,
+    SECONDS_MAX,
+    Acked,
+    in_sync,
+    make,
+    make_topic,
+    quick_in,
+    read_all,
+    until,
+)
 from confluent_kafka import Consumer, ElectionType, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer
@@ -79,14 +89,14 @@ def test_16_an_offset_behind_the_end_is_out_of_range_at_every_replica(
                     **QUIET,
                 }
             )
-            consumer.assign([TopicPartition("t", 0, FAR)])
             seen: list[bytes | None] = []
-            until_s = time.monotonic() + 20
-            while len(seen) < 5 and time.monotonic() < until_s:
-                message = consumer.poll(1)
-                if message is not None and message.error() is None:
-                    seen.append(message.value())
-            consumer.close()
+            until_s = time.monotonic() + SECONDS_MAX
+            with closing(consumer):
+                consumer.assign([TopicPartition("t", 0, FAR)])
+                while len(seen) < 5 and time.monotonic() < until_s:
+                    message = consumer.poll(1)
+                    if message is not None and message.error() is None:
+                        seen.append(message.value())
             assert seen == [b"%d" % number for number in range(5)]
             other = KafkaConsumer(
                 bootstrap_servers=cluster.bootstrap.split(","),
@@ -110,7 +120,7 @@ def test_deleted_records_do_not_come_back_with_another_original(tmp_path: Path, 
         every.flush()
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
         place = TopicPartition("t", 0, 60)
-        assert admin.delete_records([place])[place].result(20).low_watermark == 60
+        assert admin.delete_records([place])[place].result(SECONDS_MAX).low_watermark == 60
         told = partitions(cluster, "t")
         assert [told[each][0]["start_offset"] for each in range(3)] == [60] * 3
         cluster.brokers[told[0][0]["original"]].kill()
@@ -126,9 +136,9 @@ def test_deleted_records_do_not_come_back_with_another_original(tmp_path: Path, 
                 return False
             return True
 
-        until(is_told, "nobody says where it begins")
+        with closing(consumer):
+            until(is_told, "nobody says where it begins")
         assert begins == [60]
-        consumer.close()
         found = read_all(cluster.bootstrap, "t", 40, **{"auto.offset.reset": "earliest"})
         assert sorted(found) == list(range(60, 100))
 
@@ -146,15 +156,15 @@ def committed(cluster: ClusterProcess, group: str) -> int:
 def commit(cluster: ClusterProcess, group: str, offset: int) -> None:
     consumer = Consumer({"bootstrap.servers": cluster.bootstrap, "group.id": group, **QUIET})
     place = TopicPartition("t", 0, offset)
-    end = time.monotonic() + 30
-    while True:
-        try:
-            consumer.commit(offsets=[place], asynchronous=False)
-            break
-        except KafkaException:
-            assert time.monotonic() < end
-            time.sleep(0.2)
-    consumer.close()
+    end = time.monotonic() + SECONDS_MAX
+    with closing(consumer):
+        while True:
+            try:
+                consumer.commit(offsets=[place], asynchronous=False)
+                return
+            except KafkaException:
+                assert time.monotonic() < end
+                time.sleep(0.2)
 
 
 @quick_in(Mode.ACTIVE_ACTIVE_LANES)
@@ -166,10 +176,10 @@ def test_what_was_made_while_one_broker_lived_has_copies_when_others_come(
         for index in (1, 2):
             cluster.brokers[index].kill()
         admin = AdminClient({"bootstrap.servers": cluster.brokers[0].address, **QUIET})
-        until(lambda: len(admin.list_topics(timeout=20).brokers) == 1, "the dead live on")
+        until(lambda: len(admin.list_topics(timeout=SECONDS_MAX).brokers) == 1, "the dead live on")
         made = admin.create_topics([NewTopic("refused", 1, 3)])["refused"]
         with pytest.raises(KafkaException) as refusal:
-            made.result(20)
+            made.result(SECONDS_MAX)
         assert refusal.value.args[0].code() == KafkaError.INVALID_REPLICATION_FACTOR
         every = Acked(cluster.bootstrap, "t")
         every.send(50)
@@ -208,7 +218,7 @@ def test_a_topic_deleted_while_a_broker_was_down_leaves_nothing_there(tmp_path: 
         assert len(before) == 2
         cluster.brokers[2].kill()
         admin = AdminClient({"bootstrap.servers": cluster.brokers[0].address, **QUIET})
-        admin.delete_topics(["goes"])["goes"].result(20)
+        admin.delete_topics(["goes"])["goes"].result(SECONDS_MAX)
         assert set(os.listdir(folder)) == before
         (folder / "notes").mkdir()
         cluster.restart(2)
@@ -221,8 +231,10 @@ def test_a_topic_deleted_while_a_broker_was_down_leaves_nothing_there(tmp_path: 
         assert read_all(cluster.bootstrap, "stays", 20, **{"auto.offset.reset": "earliest"})
 
 
-def leader_of(cluster: ClusterProcess) -> int:
-    return int(partitions(cluster, "t")[0][0]["original"])
+def leader_of(cluster: ClusterProcess) -> int | None:
+    """What broker 0 says; None while it knows of none, or has not heard of the topic."""
+    told = partitions(cluster, "t").get(0)
+    return told[0]["original"] if told else None
 
 
 @EVERY_MODE
@@ -232,15 +244,13 @@ def test_a_broker_that_returns_takes_its_partitions_back_and_nobody_is_hurt(
     """By itself after a second in sync, then by ElectLeaders; under load, without idempotence."""
     option = "--preferred-after-s=1"
     with ClusterProcess.start(tmp_path, option, mode=mode, session_ms=2_000) as cluster:
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
-        made = NewTopic("t", 1, replica_assignment=[[1, 0, 2]])
-        admin.create_topics([made])["t"].result(20)
+        make(cluster.bootstrap, NewTopic("t", 1, replica_assignment=[[1, 0, 2]]))
         until(lambda: leader_of(cluster) == 1, "another was elected first")
         every = Acked(cluster.bootstrap, "t", **{"enable.idempotence": False, "retries": 1_000})
         every.send(20)
         every.flush()
         cluster.brokers[1].kill()
-        until(lambda: leader_of(cluster) != 1, "nobody took over")
+        until(lambda: leader_of(cluster) in (0, 2), "nobody took over")
         cluster.restart(1)
         until(lambda: in_sync(cluster.bootstrap, "t") == [0, 1, 2], "it did not come back")
         every.send(500, 0.01)
@@ -258,22 +268,31 @@ def test_elections_are_held_when_somebody_asks_for_them(tmp_path: Path) -> None:
     option = "--preferred-after-s=0"
     with ClusterProcess.start(tmp_path, option, session_ms=2_000) as cluster:
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap, **QUIET})
-        made = NewTopic("t", 2, replica_assignment=[[2, 0, 1], [0, 1, 2]])
-        admin.create_topics([made])["t"].result(20)
+        make(cluster.bootstrap, NewTopic("t", 2, replica_assignment=[[2, 0, 1], [0, 1, 2]]))
         until(lambda: leader_of(cluster) == 2, "another was elected first")
         cluster.brokers[2].kill()
-        until(lambda: leader_of(cluster) != 2, "nobody took over")
+        until(lambda: leader_of(cluster) in (0, 1), "nobody took over")
         place = TopicPartition("t", 0)
-        away = admin.elect_leaders(ElectionType.PREFERRED, [place]).result(20)[place]
+        away = admin.elect_leaders(ElectionType.PREFERRED, [place]).result(SECONDS_MAX)[place]
         assert away is not None
         assert away.code() == KafkaError.PREFERRED_LEADER_NOT_AVAILABLE
         cluster.restart(2)
         until(lambda: in_sync(cluster.bootstrap, "t") == [0, 1, 2], "it did not come back")
         time.sleep(1)
-        assert leader_of(cluster) != 2, "never by itself"
-        assert admin.elect_leaders(ElectionType.PREFERRED, [place]).result(20)[place] is None
-        assert leader_of(cluster) == 2
-        again = admin.elect_leaders(ElectionType.PREFERRED, [place]).result(20)[place]
+        assert leader_of(cluster) in (0, 1), "never by itself"
+
+        def is_given() -> bool:  # who is asked may learn a moment later that it is in sync
+            asked = admin.elect_leaders(ElectionType.PREFERRED, [place])
+            error = asked.result(SECONDS_MAX)[place]
+            assert error is None or error.code() in (
+                KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
+                KafkaError.ELECTION_NOT_NEEDED,
+                KafkaError.REQUEST_TIMED_OUT,
+            ), error
+            return leader_of(cluster) == 2
+
+        until(is_given, "it is not given back")
+        again = admin.elect_leaders(ElectionType.PREFERRED, [place]).result(SECONDS_MAX)[place]
         assert again is not None
         assert again.code() == KafkaError.ELECTION_NOT_NEEDED
-        assert admin.elect_leaders(ElectionType.PREFERRED).result(20) == {}
+        assert admin.elect_leaders(ElectionType.PREFERRED).result(SECONDS_MAX) == {}

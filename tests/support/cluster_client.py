@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ from orderwire.broker.replication.settings import Mode
 
 SECONDS_MAX = 40.0
 QUIET: dict[str, Any] = {"log_level": 0}
+_OTHERS_UNKNOWN = {
+    KafkaError.INVALID_REPLICATION_FACTOR,
+    KafkaError.INVALID_REPLICA_ASSIGNMENT,
+}
 
 
 def quick_in(quick: Mode) -> pytest.MarkDecorator:
@@ -26,18 +31,21 @@ def quick_in(quick: Mode) -> pytest.MarkDecorator:
 
 
 def make_topic(bootstrap: str, topic: str, partitions: int = 1, **config: str) -> None:
+    make(bootstrap, NewTopic(topic, partitions, 3, config=config))
+
+
+def make(bootstrap: str, new: NewTopic) -> None:
+    """Make a topic with a replica at each of three brokers."""
     admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
     until(lambda: len(admin.list_topics(timeout=SECONDS_MAX).brokers) >= 3, "brokers are missing")
     end = time.monotonic() + SECONDS_MAX
     while True:
-        made = admin.create_topics([NewTopic(topic, partitions, 3, config=config)])[topic]
         try:
-            made.result(SECONDS_MAX)
+            admin.create_topics([new])[new.topic].result(SECONDS_MAX)
             return
         except KafkaException as error:
             # The broker that is asked may know the others a moment later than the one before.
-            code = error.args[0].code()
-            if code != KafkaError.INVALID_REPLICATION_FACTOR or time.monotonic() > end:
+            if error.args[0].code() not in _OTHERS_UNKNOWN or time.monotonic() > end:
                 raise
             time.sleep(0.1)
 
@@ -95,19 +103,18 @@ class Acked:
 def read_all(bootstrap: str, topic: str, count: int, **settings: Any) -> dict[int, bytes]:
     """Read this many messages from the topic's one partition, by offset."""
     told = {"bootstrap.servers": bootstrap, "group.id": "all", "enable.auto.commit": False}
-    consumer = Consumer({**told, **QUIET, **settings})
-    consumer.assign([TopicPartition(topic, 0, 0)])
     found: dict[int, bytes] = {}
     end = time.monotonic() + SECONDS_MAX
     last = -1
-    while len(found) < count and time.monotonic() < end:
-        message = consumer.poll(1)
-        if message is None or message.error():
-            continue
-        assert message.offset() > last, "offsets do not ascend"
-        last = message.offset()
-        found[last] = message.value()
-    consumer.close()
+    with closing(Consumer({**told, **QUIET, **settings})) as consumer:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        while len(found) < count and time.monotonic() < end:
+            message = consumer.poll(1)
+            if message is None or message.error():
+                continue
+            assert message.offset() > last, "offsets do not ascend"
+            last = message.offset()
+            found[last] = message.value()
     return found
 
 

@@ -92,7 +92,7 @@ def topic_of(name: str, partitions: int, brokers: tuple[int, ...], mark: int = 1
     )
 
 
-async def until(holds: Callable[[], object], what: str = "", seconds: float = 15.0) -> float:
+async def until(holds: Callable[[], object], what: str = "", seconds: float = 40.0) -> float:
     """Wait until it holds; return how many ms that took."""
     start = time.monotonic()
     while not holds():
