@@ -221,15 +221,14 @@ class ChaosRun:
             producer.stop()
         for producer in producers:
             producer.join(70)
-        status = self._status(cluster)
+        partitions = range(settings.partitions)
         with contextlib.suppress(ChaosFailed):
-            status = self._whole(cluster, wires, level=True)
-        ends = {each: _end(status, each) for each in range(settings.partitions)}
+            self._whole(cluster, wires, level=True)
         self._until(
             lambda: all(
                 consumer.positions[each] >= _end_of_records(producers, each)
                 for consumer in consumers
-                for each in ends
+                for each in partitions
             ),
             20,
         )
@@ -237,7 +236,11 @@ class ChaosRun:
             consumer.stop()
             consumer.join(30)
             self.odd += [f"{consumer.name}: {error}" for error in dict.fromkeys(consumer.errors)]
-        isr = {each: _isr(status, each) for each in ends}
+        # Now, not before: replicas are level, too, while a round of the last messages is under way.
+        status = self._status(cluster)
+        with contextlib.suppress(ChaosFailed):
+            status = self._whole(cluster, wires, level=True)
+        isr = {each: _isr(status, each) for each in partitions}
         high = {
             broker: {
                 one["partition"]: one["high_watermark"]
