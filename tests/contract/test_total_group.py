@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from discovered import in_a_loop
+from loopback import free_members
 from total_groups import Told, fixed_group, run_to_rest
 
 from orderwire import LocalProtocolError, TotalGroup, TotalGroupSettings
@@ -260,7 +261,4 @@ async def test_beyond_this_machine_needs_a_word() -> None:
 
 
 def _free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return int(free_members("group")["group"].rpartition(":")[2])

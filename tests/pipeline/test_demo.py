@@ -22,7 +22,7 @@ TEXT = "".join(
     f"CHAPTER {chapter}\r\n" + "".join(f"Line {k} of Zoë’s tale.\r\n" for k in range(40))
     for chapter in ("I", "II", "III")
 )
-END_SECONDS_MAX = 20
+END_SECONDS_MAX = 60
 
 
 @contextlib.contextmanager

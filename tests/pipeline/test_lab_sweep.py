@@ -147,11 +147,15 @@ def test_a_sweep_that_was_stopped_goes_on_and_leaves_nobody_behind(
     line += ["--folder", str(tmp_path), "--master", "local[1]", "--json"]
     stopped = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     parts = tmp_path / "long" / ROWS
-    _until(lambda: len(list(parts.glob("part-*.parquet"))) >= 2)
-    started = _descendants(stopped.pid)
-    assert len(started) >= 3  # Spark, the daemon of its workers, a worker, a row.
-    stopped.send_signal(how)
-    assert stopped.wait(60) == (130 if how == signal.SIGINT else -how)
+    try:
+        _until(lambda: len(list(parts.glob("part-*.parquet"))) >= 2)
+        started = _descendants(stopped.pid)
+        assert len(started) >= 3  # Spark, the daemon of its workers, a worker, a row.
+        stopped.send_signal(how)
+        assert stopped.wait(60) == (130 if how == signal.SIGINT else -how)
+    finally:
+        stopped.kill()
+        stopped.wait()
     _until(lambda: not any(Path(f"/proc/{pid}").is_dir() and _runs(pid) for pid in started))
     done = len(results(parts))
     assert 2 <= done < 8

@@ -4,12 +4,14 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from discovered import domain
+from loopback import free_members
 from pyspark.sql import SparkSession
 from traced_member import ANSWERS, CHAT, RUN, SLACK_MS
 
@@ -54,8 +56,9 @@ class Child:
         raise AssertionError(f"the member ended without saying {what!r}")
 
     async def kill(self) -> None:
-        self.process.kill()
-        await self.process.communicate()
+        if self.process.returncode is None:
+            self.process.kill()
+            await self.process.communicate()
 
     async def leave(self) -> None:
         await self.process.communicate(b"")
@@ -80,11 +83,13 @@ async def _hold(folder: Path, *, same_id: bool) -> None:
             trace = Trace(run=RUN, path=folder, flush_interval_ms=50, timer_slack_ms=SLACK_MS)
             return Participant(name, domain=DOMAIN, bootstrap=at, trace=trace)
 
-        async with member("ana") as ana, member("carl") as carl:
+        async with member("ana") as ana, member("carl") as carl, AsyncExitStack() as children:
             writer = ana.writer(CHAT)
             carl.reader(ANSWERS, callback=lambda sample: None)
             settings = {"name": "ben", "domain": DOMAIN, "bootstrap": at, "folder": str(folder)}
-            first = await Child.start(**settings, listen="127.0.0.1:0", wish=None)
+            (place,) = free_members("ben").values()  # free until it comes back
+            first = await Child.start(**settings, listen=place, wish=None)
+            children.push_async_callback(first.kill)
             there = await first.read("listens")
             await writer.wait_matched(1, timeout_s=60)
             await talk(writer, first)
@@ -94,6 +99,7 @@ async def _hold(folder: Path, *, same_id: bool) -> None:
             if same_id:  # Who comes back to its address frees the id that it had.
                 again_at = there["listens"], there["id"]
             second = await Child.start(**settings, listen=again_at[0], wish=again_at[1])
+            children.push_async_callback(second.kill)
             again = await second.read("listens")
             assert (again["id"] == there["id"]) == same_id
             while not any(peer.id == again["id"] for peer in ana.peers()):
