@@ -143,6 +143,8 @@ class Alone:
         self.learning: list[tuple[list[str], Callable[[Instant], None]]] = []
         self.sure = True
         self.is_read = True
+        self.views = 0
+        """How often it was asked for one."""
         self.replaced: list[Replace] = []
 
     def is_sure(self) -> bool:
@@ -155,6 +157,7 @@ class Alone:
         return [BrokerAddress(one, f"host{one}", 9092) for one in self.alive]
 
     def view(self, topic: Topic, index: int) -> PartitionView | None:
+        self.views += 1
         return self.of if self.is_read else None
 
     def create(self, topic: Topic, done: Done) -> None:

@@ -25,6 +25,8 @@ class _Call(msgspec.Struct):
     topic: Topic
     index: int
     heard: list[Callable[[], None]]
+    asked_at: Instant
+    """By the last who shares it."""
 
 
 class Hearing:
@@ -46,20 +48,22 @@ class Hearing:
     ) -> None:
         """Call back once a broker has answered a question asked from now on, or is out of reach."""
         if broker not in self._since:
-            self._ask(broker, _Call(topic, index, [heard]), now)
+            self._ask(broker, _Call(topic, index, [heard], now))
         elif broker in self._next:
-            self._next[broker].heard.append(heard)
+            call = self._next[broker]
+            call.heard.append(heard)
+            call.asked_at = now
         else:
-            self._next[broker] = _Call(topic, index, [heard])
+            self._next[broker] = _Call(topic, index, [heard], now)
 
-    def _ask(self, broker: BrokerId, call: _Call, now: Instant) -> None:
-        self._since[broker] = now
+    def _ask(self, broker: BrokerId, call: _Call) -> None:
+        self._since[broker] = call.asked_at
 
         def told(result: int | Refused) -> None:  # whatever it says, it lives
             self._since.pop(broker, None)
             then = self._next.pop(broker, None)
             if then is not None:
-                self._ask(broker, then, now)
+                self._ask(broker, then)
             for heard in call.heard:
                 heard()
 

@@ -7,7 +7,7 @@ for leaders, until they have been heard; and what names a partition that nobody 
 lead and still recover, until somebody does.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from orderwire.broker.hearing import HEAR_NS, Hearing
 from orderwire.broker.replication.settings import Mode
 from orderwire.broker.replication.view import BrokerId
-from orderwire.broker.topics import Topic
+from orderwire.broker.topics import Topic, TopicStore
 from orderwire.kernel import NS_PER_MS, NS_PER_S, Instant
 
 if TYPE_CHECKING:
@@ -32,11 +32,13 @@ HELD_BYTES_MAX = 64 << 20
 _LOOK_NS = 25 * NS_PER_MS
 """How often it is looked at without news: whether a process lives is not told."""
 
+_LANES = Mode.ACTIVE_ACTIVE_LANES.value
+
 _Key: TypeAlias = tuple[bytes, int, bool]
 """A topic's id, a partition, and whether it is to be led here."""
 
 
-class Named(msgspec.Struct, frozen=True):
+class Named(msgspec.Struct, frozen=True, gc=False):
     """A topic that somebody names, by its name or id, and the partitions that it is about."""
 
     topic: str | bytes
@@ -49,25 +51,48 @@ class Named(msgspec.Struct, frozen=True):
     client only wants to know who does."""
 
 
+def has_lanes(topics: TopicStore, topic: Topic) -> bool:
+    """Whether every replica in sync of a topic's partitions is a leader of some clients."""
+    return topics.config(topic, "orderwire.mode") == _LANES
+
+
+class Lack:
+    """What is to be waited for before something that was named is served."""
+
+    __slots__ = ("bytes_held", "leaders", "leading", "missing", "named", "news", "unknown")
+
+    def __init__(
+        self, named: Sequence[Named], bytes_held: int, leading: set[BrokerId], news: int
+    ) -> None:
+        self.named = named
+        self.bytes_held = bytes_held
+        self.leading = leading
+        """Brokers that could lead when we looked."""
+        self.news = news
+        """And how much we had heard of partitions."""
+        self.unknown = False
+        """ZooKeeper is to be asked."""
+        self.leaders: dict[BrokerId, tuple[Topic, int]] = {}
+        """Who is to be heard, and something that it should lead."""
+        self.missing: set[_Key] = set()
+        """The partitions that are worth waiting for."""
+
+    def __bool__(self) -> bool:
+        return self.unknown or bool(self.leaders) or bool(self.missing)
+
+
 class _Waiting:
     """What goes on once nothing is missing."""
 
-    __slots__ = ("bytes_held", "is_over", "missing", "named", "silent", "then", "until")
+    __slots__ = ("is_over", "lack", "missing", "silent", "then", "until")
 
-    def __init__(
-        self,
-        named: Sequence[Named],
-        then: Callable[[Instant], None],
-        until: Instant,
-        bytes_held: int,
-    ) -> None:
-        self.named = named
+    def __init__(self, lack: Lack, then: Callable[[Instant], None], until: Instant) -> None:
+        self.lack = lack
         self.then = then
         self.until = until
         """So long it waits for what it waits for now."""
         self.silent: set[BrokerId] = set()
         """Leaders that have not answered yet."""
-        self.bytes_held = bytes_held
         self.missing: set[_Key] = set()
         self.is_over = False
 
@@ -92,20 +117,14 @@ class Settling:
         self._count = 0
         self._bytes = 0
         self._look_at: Instant | None = None
+        self._news = 0
+        """Counts what we have heard of partitions."""
 
-    def lacks(self, named: Sequence[Named], now: Instant, bytes_held: int = 0) -> bool:
-        """Whether there is something to wait for, and room for who does."""
+    def lack(self, named: Sequence[Named], now: Instant, bytes_held: int = 0) -> Lack | None:
+        """What there is to wait for, if there is room for who does."""
         if self._count >= HELD_MAX or self._bytes + bytes_held > HELD_BYTES_MAX:
-            return False
-        return (
-            self._is_to_ask(named, now)
-            or bool(self._to_hear(named, now))
-            or bool(self._missing(named, now))
-        )
-
-    def _is_to_ask(self, named: Sequence[Named], now: Instant) -> bool:
-        unknown = any(one.anew or not self._is_known(one) for one in named)
-        return unknown and self._may_ask(now)
+            return None
+        return self._look_for(named, now, bytes_held) or None
 
     def wait(
         self,
@@ -119,21 +138,25 @@ class Settling:
         False: there is nothing to wait for, or no room; it is not called then.  It may be called
         before this returns.
         """
-        if not self.lacks(named, now, bytes_held):
-            return False
-        waiting = _Waiting(named, then, Instant(now + HOLD_NS), bytes_held)
+        lack = self.lack(named, now, bytes_held)
+        if lack is not None:
+            self.wait_for(lack, then, now)
+        return lack is not None
+
+    def wait_for(self, lack: Lack, then: Callable[[Instant], None], now: Instant) -> None:
+        """As `wait`, for what was lacking in this moment."""
+        waiting = _Waiting(lack, then, Instant(now + HOLD_NS))
         self._take(waiting, now)
-        if self._is_to_ask(named, now):
-            self._to_learn.append(waiting)
-            if self._asked_at is None:
-                self._ask(now)
-        else:
+        if not lack.unknown:
             self._hear(waiting, now)
-        return True
+            return
+        self._to_learn.append(waiting)
+        if self._asked_at is None:
+            self._ask(now)
 
     def _take(self, waiting: _Waiting, now: Instant) -> None:
         self._count += 1
-        self._bytes += waiting.bytes_held
+        self._bytes += waiting.lack.bytes_held
         due = Instant(now + _LOOK_NS)
         self._look_at = due if self._look_at is None else min(self._look_at, due)
 
@@ -141,7 +164,7 @@ class Settling:
         if not waiting.is_over:
             waiting.is_over = True
             self._count -= 1
-            self._bytes -= waiting.bytes_held
+            self._bytes -= waiting.lack.bytes_held
             waiting.then(now)
 
     # -- topics -----------------------------------------------------------------------------
@@ -150,9 +173,10 @@ class Settling:
         topics = self._broker.topics
         return topics.get(named) if isinstance(named, str) else topics.by_id(named)
 
-    def _is_known(self, one: Named) -> bool:
-        topic = self._topic(one.topic)
-        return topic is not None and all(index < topic.partitions for index in one.indexes or ())
+    def _is_known(self, one: Named, topic: Topic | None) -> bool:
+        if topic is None or not one.indexes:
+            return topic is not None
+        return all(index < topic.partitions for index in one.indexes)
 
     def _may_ask(self, now: Instant) -> bool:
         """Whether ZooKeeper is there: a question that is open for long says no."""
@@ -165,8 +189,9 @@ class Settling:
         names = {
             one.topic
             for waiting in self._learning
-            for one in waiting.named
-            if isinstance(one.topic, str) and (one.anew or not self._is_known(one))
+            for one in waiting.lack.named
+            if isinstance(one.topic, str)
+            and (one.anew or not self._is_known(one, self._topic(one.topic)))
         }
         self._replicas.cluster.learn(sorted(names), self._learnt)
 
@@ -178,36 +203,21 @@ class Settling:
             self._ask(now)
         for waiting in learning:
             if not waiting.is_over:
+                waiting.lack = self._look_again(waiting.lack, now)
                 self._hear(waiting, now)
 
     # -- brokers ----------------------------------------------------------------------------
 
-    def _to_hear(self, named: Iterable[Named], now: Instant) -> dict[BrokerId, tuple[Topic, int]]:
-        """Whose answer is to be waited for before they are named, and something that they lead."""
-        found: dict[BrokerId, tuple[Topic, int]] = {}
-        leading = self._leading()
-        for one in named:
-            topic = None if one.here else self._topic(one.topic)
-            if topic is None:
-                continue
-            for index in range(topic.partitions) if one.indexes is None else one.indexes:
-                for broker in self._leaders(topic, index, leading):
-                    found.setdefault(broker, (topic, index))
-        return {
-            broker: place
-            for broker, place in sorted(found.items())
-            if broker != self._replicas.me and not self._hearing.is_silent(broker, now)
-        }
-
     def _hear(self, waiting: _Waiting, now: Instant) -> None:
-        places = self._to_hear(waiting.named, now)
-        waiting.silent = set(places)
-        if not places:
-            self._settle(waiting, now)
+        """Have those answer who would be named as leaders."""
+        lack = waiting.lack
+        if not lack.leaders:
+            self._await(waiting, lack.missing, now)
             return
+        waiting.silent = set(lack.leaders)
         waiting.until = Instant(now + HEAR_NS)
         self._unheard[waiting] = None
-        for broker, (topic, index) in places.items():
+        for broker, (topic, index) in sorted(lack.leaders.items()):
 
             def heard(broker: BrokerId = broker) -> None:
                 waiting.silent.discard(broker)
@@ -218,52 +228,70 @@ class Settling:
             self._hearing.ask(broker, topic, index, heard, now)
 
     def _settle(self, waiting: _Waiting, now: Instant) -> None:
-        missing = self._missing(waiting.named, now)
-        if missing:
-            self._await(waiting, missing)
-        else:
-            self._go(waiting, now)
+        """Wait for what nobody leads by now; nearly always nothing has changed meanwhile."""
+        lack = waiting.lack
+        if lack.missing or lack.news != self._news or lack.leading != self._leading():
+            lack = self._look_again(lack, now)
+        self._await(waiting, lack.missing, now)
 
     # -- partitions -------------------------------------------------------------------------
 
-    def _missing(self, named: Iterable[Named], now: Instant) -> set[_Key]:
-        """The partitions that are worth waiting for."""
+    def _look_for(self, named: Sequence[Named], now: Instant, bytes_held: int = 0) -> Lack:
+        """One look at everything: refreshes name hundreds of topics."""
         leading = self._leading()
-        missing: set[_Key] = set()
+        lack = Lack(named, bytes_held, leading, self._news)
+        leaders: dict[BrokerId, tuple[Topic, int]] = {}
         for one in named:
             topic = self._topic(one.topic)
+            if one.anew or not self._is_known(one, topic):
+                lack.unknown = True
             if topic is None:
                 continue
+            lanes = has_lanes(self._broker.topics, topic)
             for index in range(topic.partitions) if one.indexes is None else one.indexes:
-                if not 0 <= index < topic.partitions or self._is_led(
-                    topic, index, leading, here=one.here
-                ):
+                if not 0 <= index < topic.partitions:
                     continue
-                key = topic.topic_id, index, one.here
-                if now < self._missed.setdefault(key, now) + HOLD_NS:
-                    missing.add(key)
-        return missing
+                found = self._leaders(topic, index, leading, lanes=lanes)
+                if not one.here:
+                    for broker in found:
+                        if broker not in leaders:
+                            leaders[broker] = topic, index
+                if not self._is_ready(topic, index, found, here=one.here or not lanes):
+                    key = topic.topic_id, index, one.here
+                    if now < self._missed.setdefault(key, now) + HOLD_NS:
+                        lack.missing.add(key)
+        lack.unknown = lack.unknown and self._may_ask(now)
+        lack.leaders = {
+            broker: place
+            for broker, place in leaders.items()
+            if broker != self._replicas.me and not self._hearing.is_silent(broker, now)
+        }
+        return lack
+
+    def _look_again(self, lack: Lack, now: Instant) -> Lack:
+        return self._look_for(lack.named, now, lack.bytes_held)
 
     def _leading(self) -> set[BrokerId]:
         cluster = self._replicas.cluster
         alive = (one.broker_id for one in cluster.brokers())
         return {broker for broker in alive if not cluster.may_have_ended(broker)}
 
-    def _leaders(self, topic: Topic, index: int, leading: set[BrokerId]) -> set[BrokerId]:
+    def _leaders(
+        self, topic: Topic, index: int, leading: set[BrokerId], *, lanes: bool
+    ) -> Sequence[BrokerId]:
         """Whom clients may be told as leader."""
         view = self._replicas.cluster.view(topic, index)
         if view is None or view.original is None:
-            return set()
-        lanes = self._has_lanes(topic)
-        return leading.intersection(view.isr if lanes else (view.original,))
+            return ()
+        if lanes:
+            return [member for member in view.isr if member in leading]
+        return (view.original,) if view.original in leading else ()
 
-    def _has_lanes(self, topic: Topic) -> bool:
-        return Mode(self._broker.topics.config(topic, "orderwire.mode")) is Mode.ACTIVE_ACTIVE_LANES
-
-    def _is_led(self, topic: Topic, index: int, leading: set[BrokerId], *, here: bool) -> bool:
-        """Whether clients can be told who leads; that we do only if we are ready to."""
-        leaders = self._leaders(topic, index, leading)
-        if self._replicas.me not in leaders or (not here and self._has_lanes(topic)):
+    def _is_ready(
+        self, topic: Topic, index: int, leaders: Sequence[BrokerId], *, here: bool
+    ) -> bool:
+        """Whether clients can be told who leads; `here`: that we do only if we are ready to."""
+        if not here or self._replicas.me not in leaders:
             return bool(leaders)
         partition = self._broker.partition(topic.name, index)
         return (
@@ -272,7 +300,15 @@ class Settling:
             and partition.replica.takes_produce
         )
 
-    def _await(self, waiting: _Waiting, missing: set[_Key]) -> None:
+    def _is_led(self, topic: Topic, index: int, *, here: bool) -> bool:
+        lanes = has_lanes(self._broker.topics, topic)
+        leaders = self._leaders(topic, index, self._leading(), lanes=lanes)
+        return self._is_ready(topic, index, leaders, here=here or not lanes)
+
+    def _await(self, waiting: _Waiting, missing: set[_Key], now: Instant) -> None:
+        if not missing:
+            self._go(waiting, now)
+            return
         waiting.missing = missing
         for key in missing:
             self._waiting.setdefault(key, []).append(waiting)
@@ -289,6 +325,7 @@ class Settling:
 
     def look(self, topic_id: bytes, index: int, now: Instant) -> None:
         """There may be news of this partition."""
+        self._news += 1
         for here in (False, True):
             self._look((topic_id, index, here), now)
 
@@ -298,7 +335,7 @@ class Settling:
         if since is None:
             return
         topic = self._broker.topics.by_id(topic_id)
-        is_led = topic is None or self._is_led(topic, index, self._leading(), here=here)
+        is_led = topic is None or self._is_led(topic, index, here=here)
         if is_led:
             del self._missed[key]
         elif now < since + HOLD_NS:

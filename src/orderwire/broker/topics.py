@@ -94,7 +94,8 @@ class TopicStore:
 
     def config(self, topic: Topic, name: str) -> str:
         """Return the value of this key that holds for the topic."""
-        return topic.configs.get(name, self.default_config(name))
+        value = topic.configs.get(name)
+        return self.default_config(name) if value is None else value
 
     def default_config(self, name: str) -> str:
         """Return the broker's value of this key."""

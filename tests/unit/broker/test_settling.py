@@ -182,6 +182,64 @@ def test_a_silent_leader_is_waited_for_once() -> None:
     assert metadata(world)[1] is Outcome.PARKED
 
 
+def test_who_answers_late_is_not_taken_for_silent_while_it_is_asked_again() -> None:
+    world = World(original=1)
+    metadata(world)
+    world.wait(HEAR_NS - 1)
+    metadata(world)
+    world.cluster.answer(Question.START, 0)
+    world.take()
+    world.wait(HEAR_NS // 2)  # the second question is open by then, and not yet for long
+    assert metadata(world)[1] is Outcome.PARKED
+
+
+def test_however_many_ask_a_leader_has_two_questions_at_most() -> None:
+    """One that is open, and one that all who came meanwhile share."""
+    world = World(original=1, partitions=5)
+    first, *others = [metadata(world)[0] for _ in range(50)]
+    assert world.cluster.answer(Question.START, 0) == [1]
+    world.take()
+    assert set(world.late) == {first}
+    assert world.cluster.answer(Question.START, 0) == [1]
+    world.take()
+    assert set(world.late) == {first, *others}
+    assert world.cluster.asks == []
+
+
+def test_with_lanes_every_leader_is_asked_once_for_all_partitions() -> None:
+    world = World("active-active-lanes", partitions=5)
+    token, _ = metadata(world)
+    assert world.cluster.answer(Question.START, 0) == [1, 2]
+    world.take()
+    assert leader(world.late[token])[0] == ErrorCode.NONE
+
+
+def test_a_refresh_looks_at_each_partition_when_it_comes_and_when_it_is_answered() -> None:
+    """Two looks, however many other brokers are heard: refreshes name hundreds of topics."""
+    world = World(original=1, partitions=5)
+    world.cluster.views = 0
+    token, _ = metadata(world)
+    world.cluster.answer(Question.START, 0)
+    world.take()
+    assert token in world.late
+    assert world.cluster.views == 2 * 5
+
+
+@pytest.mark.parametrize("answered", [True, False])
+def test_what_nobody_leads_any_more_while_the_leader_is_asked_is_held(answered: bool) -> None:
+    world = World(original=1)
+    token, _ = metadata(world)
+    view_changes(world, original=None)
+    if answered:
+        world.cluster.answer(Question.START, 0)
+        world.take()
+    else:
+        world.wait(HEAR_NS)
+    assert token not in world.late
+    view_changes(world, original=BrokerId(2), epoch=4)
+    assert leader(world.late[token]) == (ErrorCode.NONE, 2)
+
+
 @pytest.mark.parametrize("version", [9, 12])
 @pytest.mark.parametrize("places", [1, 2])
 def test_an_original_that_recovers_takes_what_has_waited(version: int, places: int) -> None:

@@ -59,10 +59,10 @@ def holds(
 ) -> bool:
     """Whether a request is kept for a moment; its body begins in the frame at `at`."""
     names = named(broker, request)
-    if not names or not replicas.settling.lacks(names, now, len(frame)):
+    lack = replicas.settling.lack(names, now, len(frame)) if names else None
+    if lack is None:
         return False
     held = _Held(broker, request, frame, at)
     broker.parked.hold(held)
-    begun = replicas.settling.wait(names, held.serve, now, len(frame))
-    assert begun, "what was lacking a moment ago is lacking now"
+    replicas.settling.wait_for(lack, held.serve, now)
     return True

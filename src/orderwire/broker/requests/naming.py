@@ -28,16 +28,16 @@ def named(broker: "Broker", request: Request) -> list[Named]:
     if request.api.key == ApiKey.FIND_COORDINATOR:  # the client names a group
         return list(naming(broker, request))
     operation = Operation.WRITE if request.api.key == ApiKey.PRODUCE else Operation.DESCRIBE
-    return [
-        one for one in naming(broker, request) if _may_know(broker, request, operation, one.topic)
-    ]
+    names = naming(broker, request)
+    return [one for one in names if _may_know(broker, request, operation, one.topic)]
 
 
 def _may_know(broker: "Broker", request: Request, operation: Operation, topic: str | bytes) -> bool:
     if isinstance(topic, bytes):
         found = broker.topics.by_id(topic)
         return found is None or may_topic(broker, request, operation, found.name)
-    return name_error(topic) is None and may_topic(broker, request, operation, topic)
+    is_name = broker.topics.get(topic) is not None or name_error(topic) is None
+    return is_name and may_topic(broker, request, operation, topic)
 
 
 def _metadata(broker: "Broker", request: Request) -> Iterable[Named]:
