@@ -145,7 +145,7 @@ class ZookeeperDriver:
         """The newest view of a partition."""
         if self._zookeeper is None:
             return None
-        partitions = self._zookeeper.partitions.get(topic.topic_id, [])
+        partitions = self._zookeeper.partitions.get(topic.topic_id, ())
         return partitions[index].view if index < len(partitions) else None
 
     def process_ended(self, broker: BrokerId, incarnation: str) -> None:

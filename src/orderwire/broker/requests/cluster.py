@@ -1,15 +1,14 @@
 """Who is there and what is understood: ApiVersions, Metadata, coordinators, producer ids."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from orderwire.broker.cluster import GROUPS_TOPIC, BrokerAddress, group_partition, named_leader
 from orderwire.broker.error_codes import RETRIED_AT_ONCE, ErrorCode
 from orderwire.broker.partitions import LEADER_EPOCH
-from orderwire.broker.replicas import Replicas, mode_of
-from orderwire.broker.replication.settings import Mode
-from orderwire.broker.replication.view import BrokerId
+from orderwire.broker.replicas import Replicas
+from orderwire.broker.replication.view import BrokerId, PartitionView
 from orderwire.broker.replies import RETRY_DELAY_NS, Outcome, Reply, Request, reply
 from orderwire.broker.requests.changes import made_by_itself
 from orderwire.broker.requests.permission import (
@@ -19,6 +18,7 @@ from orderwire.broker.requests.permission import (
     may_produce_somewhere,
     may_topic,
 )
+from orderwire.broker.settling import has_lanes
 from orderwire.broker.topic_config import Refusal
 from orderwire.broker.topics import Topic, name_error
 from orderwire.broker.wire.api import Api
@@ -39,6 +39,7 @@ from orderwire.broker.wire.generated.find_coordinator import (
 )
 from orderwire.broker.wire.generated.init_producer_id import InitProducerIdResponse
 from orderwire.broker.wire.generated.metadata import (
+    MetadataRequestTopic,
     MetadataResponse,
     MetadataResponseBroker,
     MetadataResponsePartition,
@@ -49,6 +50,8 @@ from orderwire.kernel.errors import RemoteProtocolError
 
 if TYPE_CHECKING:
     from orderwire.broker.node import Broker
+
+_Described: TypeAlias = Callable[[Topic], MetadataResponseTopic]
 
 _KEY_TYPE_GROUP = 0
 _NO_TRANSACTIONS = "transactions are not supported: leave transactional.id unset"
@@ -97,17 +100,16 @@ def metadata(broker: "Broker", request: Request, now: Instant) -> Reply | Outcom
     """
     body = request.body
     wanted = body.topics
+    described = _description(broker, request)
     if wanted is None or (request.version == 0 and not wanted):
         topics = [
-            _described(broker, request, topic)
+            described(topic)
             for topic in broker.topics
             if may_topic(broker, request, Operation.DESCRIBE, topic.name)
         ]
     else:
         create = body.allow_auto_topic_creation and broker.topics.auto_create
-        topics = [
-            _wanted(broker, request, ask.name, ask.topic_id, now, create=create) for ask in wanted
-        ]
+        topics = [_wanted(broker, request, ask, described, now, create=create) for ask in wanted]
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(one.broker_id, one.host, one.port)
@@ -148,12 +150,13 @@ def _controller(broker: "Broker") -> int:
 def _wanted(
     broker: "Broker",
     request: Request,
-    name: str | None,
-    topic_id: bytes,
+    ask: MetadataRequestTopic,
+    described: _Described,
     now: Instant,
     *,
     create: bool,
 ) -> MetadataResponseTopic:
+    name, topic_id = ask.name, ask.topic_id
     if name is None:
         by_id = broker.topics.by_id(bytes(topic_id))
         if by_id is None:
@@ -162,7 +165,7 @@ def _wanted(
         if not may_topic(broker, request, Operation.DESCRIBE, by_id.name):
             error = ErrorCode.UNKNOWN_TOPIC_ID
             return MetadataResponseTopic(error_code=error, name=None, topic_id=bytes(topic_id))
-        return _described(broker, request, by_id)
+        return described(by_id)
     if not may_topic(broker, request, Operation.DESCRIBE, name):
         error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return MetadataResponseTopic(error_code=error, name=name, topic_id=ZERO_UUID)
@@ -180,74 +183,89 @@ def _wanted(
         if name_error(name) is not None:
             error = ErrorCode.INVALID_TOPIC_EXCEPTION
         return MetadataResponseTopic(error_code=error, name=name, topic_id=ZERO_UUID)
-    return _described(broker, request, topic)
+    return described(topic)
 
 
-def _described(broker: "Broker", request: Request, topic: Topic) -> MetadataResponseTopic:
-    node = broker.settings.node_id
+def _description(broker: "Broker", request: Request) -> _Described:
+    """How this client is told of a topic, in this moment."""
     if broker.replicas is not None:
+        return _Replicated(broker, broker.replicas, request).described
+    node = broker.settings.node_id
+
+    def described(topic: Topic) -> MetadataResponseTopic:
         return MetadataResponseTopic(
             name=topic.name,
             topic_id=topic.topic_id,
-            is_internal=topic.name == GROUPS_TOPIC,
-            partitions=_replicated(broker, broker.replicas, request, topic),
+            partitions=[
+                MetadataResponsePartition(
+                    partition_index=index,
+                    leader_id=node,
+                    leader_epoch=LEADER_EPOCH,
+                    replica_nodes=(node,),
+                    isr_nodes=(node,),
+                )
+                for index in range(topic.partitions)
+            ],
         )
-    return MetadataResponseTopic(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partitions=[
-            MetadataResponsePartition(
-                partition_index=index,
-                leader_id=node,
-                leader_epoch=LEADER_EPOCH,
-                replica_nodes=(node,),
-                isr_nodes=(node,),
-            )
-            for index in range(topic.partitions)
-        ],
-    )
+
+    return described
 
 
-def _replicated(
-    broker: "Broker", replicas: Replicas, request: Request, topic: Topic
-) -> list[MetadataResponsePartition]:
+class _Replicated:
     """Every partition with its original as leader; with lanes each client has one of its own.
 
     One that has just been killed is none, though its session lasts a while: Java's administrator
     asks the leader that it was told until a minute is over.
     """
-    alive = {one.broker_id for one in replicas.cluster.brokers()}
-    leading = {broker for broker in alive if not replicas.cluster.may_have_ended(broker)}
-    lanes = mode_of(broker.topics, topic) is Mode.ACTIVE_ACTIVE_LANES
-    found = []
-    for index, members in enumerate(topic.replicas):
-        offline = tuple(member for member in members if member not in alive)
-        view = replicas.cluster.view(topic, index)
-        leader = None
-        if view is not None and view.original in alive:
-            leader = view.original if view.original in leading else None
-            in_sync = [member for member in view.isr if member in leading]
-            if lanes and in_sync:
-                leader = named_leader(request.client_id, request.client.host, in_sync)
-        if view is None or leader is None:
-            found.append(
-                MetadataResponsePartition(
-                    ErrorCode.LEADER_NOT_AVAILABLE,
-                    index,
-                    -1,
-                    -1 if view is None else view.epoch,
-                    members,
-                    () if view is None else view.isr,
-                    offline,
-                )
-            )
-            continue
-        found.append(
-            MetadataResponsePartition(
-                ErrorCode.NONE, index, leader, view.epoch, members, view.isr, offline
-            )
+
+    def __init__(self, broker: "Broker", replicas: Replicas, request: Request) -> None:
+        cluster = replicas.cluster
+        self._topics = broker.topics
+        self._view = cluster.view
+        self._request = request
+        self._alive = {one.broker_id for one in cluster.brokers()}
+        self._leading = {one for one in self._alive if not cluster.may_have_ended(one)}
+
+    def described(self, topic: Topic) -> MetadataResponseTopic:
+        """Describe a topic."""
+        lanes = has_lanes(self._topics, topic)
+        return MetadataResponseTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.name == GROUPS_TOPIC,
+            partitions=[
+                self._partition(index, members, self._view(topic, index), lanes=lanes)
+                for index, members in enumerate(topic.replicas)
+            ],
         )
-    return found
+
+    def _partition(
+        self, index: int, members: Sequence[int], view: PartitionView | None, *, lanes: bool
+    ) -> MetadataResponsePartition:
+        offline: tuple[int, ...] = ()
+        if not self._alive.issuperset(members):
+            offline = tuple(member for member in members if member not in self._alive)
+        leader = None if view is None else self._leader(view, lanes=lanes)
+        if view is None or leader is None:
+            return MetadataResponsePartition(
+                ErrorCode.LEADER_NOT_AVAILABLE,
+                index,
+                -1,
+                -1 if view is None else view.epoch,
+                members,
+                () if view is None else view.isr,
+                offline,
+            )
+        return MetadataResponsePartition(
+            ErrorCode.NONE, index, leader, view.epoch, members, view.isr, offline
+        )
+
+    def _leader(self, view: PartitionView, *, lanes: bool) -> BrokerId | None:
+        if view.original not in self._alive:
+            return None
+        if lanes and (in_sync := [member for member in view.isr if member in self._leading]):
+            return named_leader(self._request.client_id, self._request.client.host, in_sync)
+        return view.original if view.original in self._leading else None
 
 
 def describe_cluster(broker: "Broker", request: Request, now: Instant) -> Reply | Outcome:
