@@ -269,14 +269,14 @@ class ClusterHost:
             done(_OUT_OF_REACH)
 
     def _requested(self, source: BrokerId, message: Ask | Told) -> None:
-        """Another broker asks, or answers."""
+        """Another broker asks, or answers; `settled` of its link follows."""
         if isinstance(message, Told):
             waiting = self._asked.pop(message.number, None)
             if waiting is not None:
                 error = ErrorCode(message.error)
                 failed = Refused(error, message.message)
                 result = failed if error is not ErrorCode.NONE else message.result
-                self._turn(lambda replicas, now: waiting[1](result))
+                self._work(lambda replicas, now: waiting[1](result))
             return
         number = message.number
 
@@ -288,7 +288,7 @@ class ClusterHost:
             )
             self.links.ask(source, FrameKind.TOLD, told)
 
-        self._turn(
+        self._work(
             lambda replicas, now: replicas.questions.answer(
                 message.question, message.topic_id, message.index, message.value, answer, now
             )
@@ -349,17 +349,22 @@ class ClusterHost:
 
     def _turn(self, work: Callable[[Any, Any], None]) -> None:
         """Do something with the broker's replicas, and answer what has become possible."""
+        if self._work(work):
+            self._settle()
+
+    def _work(self, work: Callable[[Any, Any], None]) -> bool:
+        """Do something with the broker's replicas, unless it has failed; whether that was so."""
         server = self._server
         if server is None or server.failed.done():
-            return
+            return False
         replicas = server.broker.replicas
         assert replicas is not None
         try:
             work(replicas, server.clock.now())
         except StorageError as error:
             server.fail(error)
-            return
-        server.after_turn()
+            return False
+        return True
 
     def topic_changed(self, topic: Topic) -> None:
         """A topic is there, or is another than before."""
@@ -423,15 +428,7 @@ class ClusterHost:
         self, topic_id: bytes, index: int, source: BrokerId, message: msgspec.Struct
     ) -> None:
         """A message came; `settled` of its link follows.  Raises RemoteProtocolError."""
-        server = self._server
-        if server is None or server.failed.done():
-            return
-        replicas = server.broker.replicas
-        assert replicas is not None
-        try:
-            replicas.receive(topic_id, index, source, message, server.clock.now())
-        except StorageError as error:
-            server.fail(error)
+        self._work(lambda replicas, now: replicas.receive(topic_id, index, source, message, now))
 
     # -- status -----------------------------------------------------------------------------
 
