@@ -69,6 +69,9 @@ class ZookeeperDriver:
         self._zookeeper: ClusterZookeeper | None = None
         self._security: ClusterSecurity | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._addressed: Mapping[BrokerId, BrokerData] | None = None
+        self._addresses: tuple[BrokerAddress, ...] = ()
+        """Of the brokers in `_addressed`."""
         self._ids = range(0)
         self._id_waiting: deque[Callable[[int | Refusal], None]] = deque()
 
@@ -125,9 +128,13 @@ class ZookeeperDriver:
 
     def brokers(self) -> Sequence[BrokerAddress]:
         """Every broker that lives, ascending."""
-        return [
-            BrokerAddress(broker, data.host, data.port) for broker, data in self._known().items()
-        ]
+        known = self._known()
+        if known is not self._addressed:  # it is replaced, never changed
+            self._addressed = known
+            self._addresses = tuple(
+                BrokerAddress(broker, data.host, data.port) for broker, data in known.items()
+            )
+        return self._addresses
 
     def peers(self) -> Mapping[BrokerId, Peer]:
         """Where the other brokers' internal listeners are."""
