@@ -45,6 +45,8 @@ PERCENTILES = (50, 99)
 TARGETS = {"cpu_over_alone": 2.0}
 _RECEIVE_BYTES = 1 << 20
 _PATIENCE_S = 60.0
+_SETTLE_S = 5.0
+"""What topics that are new still take."""
 _REST_S = 3.0
 
 
@@ -332,8 +334,10 @@ def main() -> None:
                 fleets[f"{name} before"] = stack.enter_context(cluster(mode, options.before))
         for fleet in fleets.values():
             make_topics(fleet)
-        resting = at_rest(fleets)
+        resting: dict[str, float] = {}
         for load in LOADS:
+            time.sleep(_SETTLE_S)
+            resting = at_rest(fleets)
             for number in range(options.repeats + 1):
                 for name, fleet in fleets.items():
                     requests = load.requests * scale if number else max(load.clients, 50)
