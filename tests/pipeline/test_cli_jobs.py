@@ -7,10 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import Authority
 from click.testing import CliRunner, Result
 from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 from pyspark.sql import SparkSession
 
+from orderwire.aio.broker_process import BrokerProcess
 from orderwire.cli.main import main
 from orderwire.pipeline import session
 from orderwire.trace.publish import TopicSink
@@ -97,6 +108,65 @@ def test_a_trace_goes_from_its_topic_to_its_metrics(
         orderwire("count", lake, "--topic", text_topic, "--file", text_file, "--json")
     )
     assert (counted["bytes"], counted["matches_file"]) == (len(TEXT), True)
+
+
+def test_topics_behind_tls_and_a_login_are_read_with_a_clients_settings(
+    orderwire: Callable[..., Result], tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path, "brokers")
+    cert, key = authority.issue("broker")
+    users = tmp_path / "users"
+    users.touch(0o600)
+    users.write_text("root=toor-toor\nann=anns secret\n")
+    options = [f"--tls-cert={cert}", f"--tls-key={key}", f"--users={users}", "--authorize"]
+    options += ["--sasl=SCRAM-SHA-256", "--super-user=User:root", "--partitions=1"]
+    trace = synthetic_table(SYNTHETIC)
+    with BrokerProcess.start(tmp_path / "data", *options) as broker:
+        login = {
+            "security.protocol": "SASL_SSL",
+            "ssl.ca.location": str(authority.ca),
+            "sasl.mechanism": "SCRAM-SHA-256",
+            "sasl.username": "root",
+            "sasl.password": "toor-toor",
+        }
+        admin = AdminClient({"bootstrap.servers": broker.address, "log_level": 0, **login})
+        for topic in ("trace", "text"):
+            admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
+            may_read = AclBinding(
+                ResourceType.TOPIC,
+                topic,
+                ResourcePatternType.LITERAL,
+                "User:ann",
+                "*",
+                AclOperation.READ,
+                AclPermissionType.ALLOW,
+            )
+            admin.create_acls([may_read])[may_read].result(20)
+        with TopicSink(broker.address, "trace", producer_settings=login) as sink:
+            sink.write(trace.to_batches()[0])
+        producer = Producer({"bootstrap.servers": broker.address, "log_level": 0, **login})
+        producer.produce("text", TEXT)
+        assert producer.flush(20) == 0
+        settings = tmp_path / "client.properties"
+        settings.touch(0o600)
+        login |= {"sasl.username": "ann", "sasl.password": "anns secret"}
+        settings.write_text("# ann\n" + "".join(f"{k}={v}\n" for k, v in login.items()))
+        as_ann = ("--client-config", settings, "--json")
+        source, lake = f"trace@{broker.address}", tmp_path / "lake"
+        ingest = ("ingest", "--bootstrap", broker.address, "--lake", lake, *as_ann)
+        landed = document(orderwire(*ingest, "--trace-topic", "trace", "--topic", "text"))
+        assert landed["added"]["events"] == trace.num_rows
+        assert landed["added"]["raw_messages"] == 1
+        for engine in ("local", "spark"):
+            audited = document(orderwire("audit", source, "--engine", engine, *as_ann))
+            assert audited["verdict"] == "VALID"
+        (run,) = document(orderwire("metrics", source, *as_ann))["runs"]
+        assert run["written"] == 400
+        assert document(orderwire("count", f"text@{broker.address}", *as_ann))["bytes"] == len(TEXT)
+        settings.write_text(settings.read_text().replace("anns secret", "guessed"))
+        refused = orderwire("audit", source, *as_ann)
+        assert refused.exit_code == 2
+        assert "uthentication" in refused.output
 
 
 def test_metrics_of_a_file_are_for_people_too(

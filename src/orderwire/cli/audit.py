@@ -3,12 +3,14 @@
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
+from orderwire.cli.client_config import CLIENT_CONFIG, named
 from orderwire.cli.output import EXIT_FAILED, emit_json, progress
 from orderwire.kernel import NS_PER_MS, NS_PER_S, OrderwireError
 from orderwire.trace.errors import TraceError
@@ -16,6 +18,9 @@ from orderwire.trace.events import NO_ORDER
 from orderwire.verify.audit import AuditOptions, audit
 from orderwire.verify.report import DiscoveryReport, Instant, Report, RunReport
 from orderwire.verify.verdict import Verdict
+
+if TYPE_CHECKING:
+    from orderwire.pipeline.named_source import Named
 
 MISSING_STEPS = 8
 """Parts of a run of which is told how many pairs were missing."""
@@ -51,6 +56,7 @@ _STYLES = {Verdict.VALID: "green", Verdict.INVALID: "red", Verdict.UNKNOWN: "yel
     metavar="SOURCE",
     help="Of replicated partitions: join the brokers' history with that of their clients.",
 )
+@CLIENT_CONFIG
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     source: str,
@@ -61,6 +67,7 @@ def command(
     expect: str | None,
     violations_file: Path | None,
     clients: str | None,
+    client_config: dict[str, str],
     as_json: bool,
 ) -> None:
     """Check a trace: order, copies, lifetimes; discovery, where it has some.
@@ -78,8 +85,10 @@ def command(
              orderwire audit __orderwire_history@localhost:9092 --clients clients.parquet
     """
     try:
-        if _holds_histories(source):
-            _audit_histories(source, engine, master, violations_file, clients, as_json=as_json)
+        found = named(source, client_config)
+        if _holds_histories(found):
+            told = None if clients is None else named(clients, client_config)
+            _audit_histories(found, engine, master, violations_file, told, as_json=as_json)
             return
         if clients is not None:
             raise TraceError(f"{source} holds no histories of replication: --clients is for those")
@@ -88,9 +97,9 @@ def command(
     options = AuditOptions(waiting=waiting, clocks=clocks, expect=expect)
     try:
         if engine == "spark":
-            report = _on_spark(source, master, options, violations_file)
+            report = _on_spark(found, master, options, violations_file)
         else:
-            report = _in_one_process(source, options, violations_file)
+            report = _in_one_process(found, options, violations_file)
     except (OrderwireError, OSError) as error:
         raise click.UsageError(str(error)) from error
     if as_json:
@@ -101,18 +110,18 @@ def command(
         sys.exit(EXIT_FAILED)
 
 
-def _holds_histories(source: str) -> bool:
+def _holds_histories(source: "Named") -> bool:
     from orderwire.pipeline.replication_source import is_history_source
 
     return is_history_source(source)
 
 
 def _audit_histories(
-    source: str,
+    source: "Named",
     engine: str,
     master: str,
     violations_file: Path | None,
-    clients: str | None,
+    clients: "Named | None",
     *,
     as_json: bool,
 ) -> None:
@@ -127,7 +136,7 @@ def _audit_histories(
         sys.exit(EXIT_FAILED)
 
 
-def _in_one_process(source: str, options: AuditOptions, violations_file: Path | None) -> Report:
+def _in_one_process(source: "Named", options: AuditOptions, violations_file: Path | None) -> Report:
     from orderwire.pipeline.audit_source import find_source
 
     report, violations = audit(find_source(source), options)
@@ -137,7 +146,7 @@ def _in_one_process(source: str, options: AuditOptions, violations_file: Path | 
 
 
 def _on_spark(
-    source: str, master: str, options: AuditOptions, violations_file: Path | None
+    source: "Named", master: str, options: AuditOptions, violations_file: Path | None
 ) -> Report:
     from orderwire.pipeline.audit_jobs import audit_source
     from orderwire.pipeline.session import SessionSettings, spark_session

@@ -1,6 +1,7 @@
 """`orderwire audit` of histories of replication."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,17 +13,20 @@ from orderwire.verify.replication_audit import HistoryReport, audit_table, judge
 from orderwire.verify.replication_history import histories_from
 from orderwire.verify.verdict import Verdict
 
+if TYPE_CHECKING:
+    from orderwire.pipeline.named_source import Named
+
 MISSING_SHOWN = 4
 """Of what a partition's history lacks."""
 _STYLES = {Verdict.VALID: "green", Verdict.INVALID: "red", Verdict.UNKNOWN: "yellow"}
 
 
 def audit_history(
-    source: str,
+    source: "Named",
     engine: str,
     master: str,
     violations_file: Path | None,
-    clients: str | None = None,
+    clients: "Named | None" = None,
 ) -> HistoryReport:
     """Judge a source that `is_history_source`, joined with what clients and files tell.
 
@@ -62,7 +66,7 @@ _VIOLATIONS = pa.schema(
 
 
 def _on_spark(
-    source: str, master: str, violations_file: Path | None, clients: str | None
+    source: "Named", master: str, violations_file: Path | None, clients: "Named | None"
 ) -> HistoryReport:
     from orderwire.pipeline.replication_audit import (
         findings_of,

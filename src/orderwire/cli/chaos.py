@@ -101,7 +101,7 @@ def command(
         path = folder / HISTORY
         told_of = result.histories if result.written is None else result.written
         write_history(path, _keyed(run_id, told_of))
-        report = audit_history(str(path), engine, master, None)
+        report = audit_history(path, engine, master, None)
         odd = list(result.odd)
         if result.written is not None:
             files = audit_table(table_of(_keyed(run_id, result.histories)))

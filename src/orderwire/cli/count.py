@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from orderwire.cli.client_config import CLIENT_CONFIG
 from orderwire.cli.output import EXIT_FAILED, emit_json
 from orderwire.cli.spark import JSON, MASTER, session
 
@@ -37,6 +38,7 @@ _TOPIC = re.compile(r"([A-Za-z0-9._-]{1,249})@(.+:\d+)")
     show_default=True,
     help="How late a message, or its duplicate, may come in the stream.",
 )
+@CLIENT_CONFIG
 @MASTER
 @JSON
 def command(
@@ -46,6 +48,7 @@ def command(
     stream: bool,
     window: str,
     lateness: str,
+    client_config: dict[str, str],
     master: str,
     as_json: bool,
 ) -> None:
@@ -72,7 +75,7 @@ def command(
         from orderwire.pipeline.text_count import count_text, total
 
         if found is not None:
-            reader = TopicSource(bootstrap=found[2])
+            reader = TopicSource(bootstrap=found[2], client=client_config)
             result = count_topic(reader.batch(spark, found[1]))
             if stream:
                 with tempfile.TemporaryDirectory(prefix="orderwire-count-") as checkpoint:

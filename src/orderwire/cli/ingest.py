@@ -7,6 +7,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from orderwire.cli.client_config import CLIENT_CONFIG
 from orderwire.cli.output import emit_json, progress
 from orderwire.cli.spark import JSON, MASTER, session
 
@@ -38,6 +39,7 @@ FOLLOW_SECONDS = 1
     show_default=True,
     help="orderwire, or kafka where Spark's own connector is installed.",
 )
+@CLIENT_CONFIG
 @MASTER
 @JSON
 def command(
@@ -48,6 +50,7 @@ def command(
     follow: bool,
     rows_max: int | None,
     source_format: str,
+    client_config: dict[str, str],
     master: str,
     as_json: bool,
 ) -> None:
@@ -64,7 +67,9 @@ def command(
         from orderwire.pipeline.ingest import TopicSource, ingest, start_ingest
         from orderwire.pipeline.lake import Lake
 
-        source = TopicSource(bootstrap=bootstrap, format=source_format, rows_max=rows_max)
+        source = TopicSource(
+            bootstrap=bootstrap, format=source_format, rows_max=rows_max, client=client_config
+        )
         lake = Lake(lake_path)
         if follow:
             every = f"{FOLLOW_SECONDS} second"

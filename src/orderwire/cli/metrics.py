@@ -7,6 +7,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from orderwire.cli.client_config import CLIENT_CONFIG, named
 from orderwire.cli.output import emit_json, progress
 from orderwire.cli.spark import JSON, MASTER, session
 
@@ -32,6 +33,7 @@ _MEMBERS_SHOWN_MAX = 40
     help="Also add the result to the table metrics of this lake.",
 )
 @click.option("--follow", is_flag=True, help="Add windows to the lake as they close, until Ctrl-C.")
+@CLIENT_CONFIG
 @MASTER
 @JSON
 def command(
@@ -40,6 +42,7 @@ def command(
     waiting: bool,
     lake_path: Path | None,
     follow: bool,
+    client_config: dict[str, str],
     master: str,
     as_json: bool,
 ) -> None:
@@ -63,10 +66,11 @@ def command(
         from orderwire.trace.errors import TraceError
 
         try:
+            found = named(source, client_config)
             if follow and lake_path is not None:
-                _follow(stream_events(spark, source), Lake(lake_path), source, window_ms)
+                _follow(stream_events(spark, found), Lake(lake_path), source, window_ms)
                 return
-            events = open_events(spark, source)
+            events = open_events(spark, found)
         except TraceError as error:
             raise click.UsageError(str(error)) from error
         window_ns = None if window_ms is None else window_ms * _NS_PER_MS

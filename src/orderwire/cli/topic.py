@@ -2,7 +2,6 @@
 
 import functools
 import importlib
-import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -14,9 +13,8 @@ import click
 import msgspec
 
 from orderwire.broker.coordination.layout import REPLICAS_MAX
-from orderwire.cli.cluster_options import pairs
+from orderwire.cli.client_config import CLIENT_CONFIG
 from orderwire.cli.output import EXIT_FAILED, emit, emit_json, progress
-from orderwire.cli.protection import FILE
 
 REQUEST_SECONDS = 15.0
 """How long an administrative request may take."""
@@ -51,31 +49,12 @@ class Servers(msgspec.Struct, frozen=True):
 
 def _servers(function: Wrapped) -> Wrapped:
     @functools.wraps(function)
-    def wrapped(*arguments: Any, bootstrap: str, client_config: Path | None, **rest: Any) -> Any:
-        more = {} if client_config is None else _read(client_config)
-        return function(*arguments, servers=Servers(bootstrap, more), **rest)
+    def wrapped(*arguments: Any, bootstrap: str, client_config: dict[str, str], **rest: Any) -> Any:
+        return function(*arguments, servers=Servers(bootstrap, client_config), **rest)
 
-    config = click.option(
-        "--client-config",
-        type=FILE,
-        help="Lines KEY=VALUE, librdkafka's: how to pass the brokers' TLS and SASL.",
-    )
     return click.option(
         "--bootstrap", default="127.0.0.1:9092", show_default=True, help="HOST:PORT of a broker."
-    )(config(wrapped))
-
-
-def _read(path: Path) -> dict[str, str]:
-    """Read a client's settings.  Raises click.UsageError."""
-    lines = [line.strip() for line in path.read_text("utf-8").splitlines()]
-    found = pairs([line for line in lines if line and line[0] != "#"], f"--client-config {path}")
-    found = {key.strip(): value.strip() for key, value in found.items()}
-    others = path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)
-    if others and any(key.endswith("password") for key in found):
-        raise click.UsageError(
-            f"--client-config {path} holds a password, and others may read it: chmod 600"
-        )
-    return found
+    )(CLIENT_CONFIG(wrapped))
 
 
 def _json(function: Wrapped) -> Wrapped:

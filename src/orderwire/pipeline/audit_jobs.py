@@ -45,6 +45,7 @@ from orderwire.pipeline.audit_tasks import (
     unpack,
     violations_from_files,
 )
+from orderwire.pipeline.named_source import Named
 from orderwire.trace.schema import SINCE, arrow_schema
 from orderwire.verify.audit import AuditOptions, plan_run
 from orderwire.verify.discovery_audit import domain_of, times_in
@@ -69,18 +70,18 @@ _audits = itertools.count()
 
 @contextmanager
 def audit_source(
-    spark: SparkSession, text: str, options: AuditOptions | None = None
+    spark: SparkSession, source: str | Named, options: AuditOptions | None = None
 ) -> Iterator[SparkAudit]:
     """Audit what `orderwire audit` names: a file, a folder, a lake, or TOPIC@HOST:PORT.
 
     What is no Parquet yet is written as Parquet to a temporary folder first.
     """
-    source = find_source(text)
+    trace = find_source(source)
     with tempfile.TemporaryDirectory(prefix="orderwire-audit-") as folder:
-        if isinstance(source, ParquetSource):
-            files, versioned = source.files, source.versioned
+        if isinstance(trace, ParquetSource):
+            files, versioned = trace.files, trace.versioned
         else:
-            files, versioned = [_as_parquet(source, Path(folder))], True
+            files, versioned = [_as_parquet(trace, Path(folder))], True
         with audit_files(spark, files, options, versioned=versioned) as found:
             yield found
 

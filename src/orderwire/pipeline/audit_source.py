@@ -8,7 +8,7 @@ from orderwire.pipeline.client import ReadLimits
 from orderwire.pipeline.errors import PipelineError, UnknownTopicError
 from orderwire.pipeline.kafka_client import KafkaClient
 from orderwire.pipeline.lake import Lake
-from orderwire.pipeline.named_source import EVENTS, NamedTopic, named_source
+from orderwire.pipeline.named_source import EVENTS, Named, NamedTopic, named_source
 from orderwire.pipeline.offsets import OffsetRange
 from orderwire.trace.errors import TraceError
 from orderwire.trace.reader import read_record
@@ -16,28 +16,28 @@ from orderwire.trace.schema import arrow_schema
 from orderwire.verify.source import ParquetSource, TableSource, TraceSource, open_source
 
 
-def find_source(text: str) -> TraceSource:
+def find_source(source: str | Named) -> TraceSource:
     """Open a trace: a file or folder, a lake or its table `events`, or TOPIC@HOST:PORT.
 
     Raises TraceError or PipelineError, with what was wrong.
     """
-    match named_source(text):
-        case NamedTopic(topic, servers):
-            return read_topic(topic, servers)
+    match named_source(source):
+        case NamedTopic() as named:
+            return _read_topic(named)
         case Lake() as lake:
             return ParquetSource(lake.files(EVENTS), versioned=False)
         case path:
             return open_source(path)
 
 
-def read_topic(topic: str, servers: str) -> TableSource:
+def _read_topic(named: NamedTopic) -> TableSource:
     """Read all of a trace topic, as it is now, into memory."""
-    client = KafkaClient([("bootstrap.servers", servers)])
+    client = KafkaClient(named.client)
     try:
-        tables = list(_records(client, topic))
+        tables = list(_records(client, named.topic))
     finally:
         client.close()
-    origin = f"topic {topic}@{servers}"
+    origin = f"topic {named}"
     if not tables:
         raise TraceError(f"{origin} holds no record")
     return TableSource(pa.concat_tables(tables).cast(arrow_schema()), origin)

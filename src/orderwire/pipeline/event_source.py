@@ -6,23 +6,22 @@ from pyspark.sql import DataFrame, SparkSession
 
 from orderwire.pipeline.ingest import TopicSource, decoded_events, event_rows
 from orderwire.pipeline.lake import Lake, spark_schema
-from orderwire.pipeline.named_source import EVENTS, NamedTopic, named_source
+from orderwire.pipeline.named_source import EVENTS, Named, NamedTopic, named_source
 from orderwire.pipeline.trace_records import read_trace_files
 from orderwire.trace.errors import TraceError
 from orderwire.trace.reader import TRACE_SUFFIXES
 from orderwire.trace.schema import IDENTITY_COLUMNS
 
 
-def open_events(spark: SparkSession, text: str) -> DataFrame:
-    """Return the events of SOURCE, each once, in any order, with the columns of `events`.
+def open_events(spark: SparkSession, source: str | Named) -> DataFrame:
+    """Return the events of a source, each once, in any order, with the columns of `events`.
 
-    SOURCE is a trace file (.arrow, .parquet) or a folder of them, a lake or its table `events`, or
+    It is a trace file (.arrow, .parquet) or a folder of them, a lake or its table `events`, or
     TOPIC@HOST:PORT.  Raises TraceError when it is none of these.
     """
-    match named_source(text):
-        case NamedTopic(topic, servers):
-            source = TopicSource(bootstrap=servers)
-            return event_rows(source.batch(spark, topic))
+    match named_source(source):
+        case NamedTopic() as named:
+            return event_rows(_reader(named).batch(spark, named.topic))
         case Lake() as lake:
             return lake.read(spark, EVENTS)
         case path:
@@ -42,12 +41,16 @@ def _file_events(spark: SparkSession, path: Path) -> DataFrame:
     return events.dropDuplicates(list(IDENTITY_COLUMNS)) if len(files) > 1 else events
 
 
-def stream_events(spark: SparkSession, text: str) -> DataFrame:
+def stream_events(spark: SparkSession, source: str | Named) -> DataFrame:
     """Return the events of TOPIC@HOST:PORT as a stream, as often as they were written.
 
     Raises TraceError when it is no topic.
     """
-    named = named_source(text)
+    named = named_source(source)
     if not isinstance(named, NamedTopic):
-        raise TraceError(f"{text!r} is not TOPIC@HOST:PORT: only a topic can be followed")
-    return decoded_events(TopicSource(bootstrap=named.servers).stream(spark, named.topic))
+        raise TraceError(f"{source} is not TOPIC@HOST:PORT: only a topic can be followed")
+    return decoded_events(_reader(named).stream(spark, named.topic))
+
+
+def _reader(named: NamedTopic) -> TopicSource:
+    return TopicSource(bootstrap=named.servers, client=named.more)

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from orderwire.pipeline.lake import Lake, spark_schema
+from orderwire.pipeline.options import CLIENT_PREFIX
 from orderwire.pipeline.trace_records import decode_trace_records, destination_rows
 from orderwire.trace.schema import IDENTITY_COLUMNS
 
@@ -40,8 +41,8 @@ class TopicSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """`startingOffsets` of a query without a checkpoint."""
     rows_max: int | None = None
     """`maxOffsetsPerTrigger`: bounds the memory of a micro-batch."""
-    options: Mapping[str, str] = {}
-    """More options of the source."""
+    client: Mapping[str, str] = {}
+    """More settings of the source's client: `kafka.…` of its options."""
 
     def _given(self, topic: str) -> dict[str, str]:
         given = {
@@ -49,7 +50,7 @@ class TopicSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             "subscribe": topic,
             "startingOffsets": self.starting,
         }
-        return given | dict(self.options)
+        return given | {CLIENT_PREFIX + name: value for name, value in self.client.items()}
 
     def batch(self, spark: SparkSession, topic: str) -> DataFrame:
         """All of a topic, as it is now."""

@@ -1,7 +1,9 @@
 """What a SOURCE on the command line names: files, a lake, or a topic.  No Spark."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -18,20 +20,37 @@ class NamedTopic(msgspec.Struct, frozen=True):
 
     topic: str
     servers: str
+    more: Mapping[str, str] = {}
+    """Further settings of the client, librdkafka's: how to pass the brokers' TLS and SASL."""
+
+    @property
+    def client(self) -> list[tuple[str, str]]:
+        """All settings of a client that reads it."""
+        return [("bootstrap.servers", self.servers), *self.more.items()]
+
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.servers}"
 
 
-def named_source(text: str) -> Path | Lake | NamedTopic:
+Named: TypeAlias = Path | Lake | NamedTopic
+
+
+def named_source(source: str | Named, more: Mapping[str, str] | None = None) -> Named:
     """Tell a file or folder, a lake (or its table `events`) and TOPIC@HOST:PORT apart.
 
-    Raises TraceError when it is none of these, another table of a lake, or a lake without events.
+    `more` are settings of a topic's client.  What was told apart is returned as it is.  Raises
+    TraceError when it is none of these, another table of a lake, or a lake without events.
     """
+    if not isinstance(source, str):
+        return source
+    text = source
     path = Path(text)
     if path.exists():
         return _lake_at(path) or path
     found = _TOPIC.fullmatch(text)
     if found is None:
         raise TraceError(f"{text!r} is neither a file or folder that exists nor TOPIC@HOST:PORT")
-    return NamedTopic(found["topic"], found["servers"])
+    return NamedTopic(found["topic"], found["servers"], dict(more or {}))
 
 
 def _lake_at(path: Path) -> Lake | None:

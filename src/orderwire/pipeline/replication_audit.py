@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from orderwire.pipeline.named_source import NamedTopic, named_source
+from orderwire.pipeline.ingest import TopicSource
+from orderwire.pipeline.named_source import Named, NamedTopic, named_source
 from orderwire.pipeline.replication_source import one_run
 from orderwire.trace.errors import TraceError
 from orderwire.trace.replication_schema import (
@@ -86,7 +87,7 @@ def violations_of(findings: DataFrame) -> DataFrame:
 
 @contextmanager
 def history_frame(
-    spark: SparkSession, source: str, clients: str | None = None
+    spark: SparkSession, source: str | Named, clients: str | Named | None = None
 ) -> Iterator[DataFrame]:
     """The rows of a source, while the context lasts, with those of `clients` as `read_histories`
     joins them.  Raises TraceError."""
@@ -105,11 +106,11 @@ def history_frame(
 
 
 @contextmanager
-def _frame(spark: SparkSession, source: str) -> Iterator[DataFrame]:
+def _frame(spark: SparkSession, source: str | Named) -> Iterator[DataFrame]:
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(_ROWS_MAX))
     match named_source(source):
-        case NamedTopic(topic, servers):
-            yield _from_topic(spark, topic, servers)
+        case NamedTopic() as named:
+            yield _from_topic(spark, named)
         case Path() as path:
             with TemporaryDirectory(prefix="orderwire-history-") as scratch:
                 files = [
@@ -117,18 +118,14 @@ def _frame(spark: SparkSession, source: str) -> Iterator[DataFrame]:
                     for number, file in enumerate(history_files(path))
                 ]
                 yield spark.read.schema(_DDL).parquet(*files)
-        case _:
-            raise TraceError(f"{source} is a lake: it holds no history of replication")
+        case lake:
+            raise TraceError(f"{lake.root} is a lake: it holds no history of replication")
 
 
-def _from_topic(spark: SparkSession, topic: str, servers: str) -> DataFrame:
-    records = (
-        spark.read.format("orderwire")
-        .option("kafka.bootstrap.servers", servers)
-        .option("subscribe", topic)
-        .load()
-        .select("value")
-    )
+def _from_topic(spark: SparkSession, named: NamedTopic) -> DataFrame:
+    topic = named.topic
+    reader = TopicSource(bootstrap=named.servers, client=named.more)
+    records = reader.batch(spark, topic).select("value")
     nullable = pa.schema([field.with_nullable(True) for field in history_schema()])
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -8,29 +8,29 @@ import pyarrow.compute as pc
 
 from orderwire.pipeline.client import ReadLimits
 from orderwire.pipeline.kafka_client import KafkaClient
-from orderwire.pipeline.named_source import NamedTopic, named_source
+from orderwire.pipeline.named_source import Named, NamedTopic, named_source
 from orderwire.pipeline.offsets import OffsetRange
 from orderwire.trace.errors import TraceError
 from orderwire.trace.replication_schema import history_schema, is_history, read_history_record
 from orderwire.verify.replication_history import history_files, read_history_file
 
 
-def is_history_source(source: str) -> bool:
+def is_history_source(source: str | Named) -> bool:
     """Whether a source holds histories of replication.  Raises TraceError, PipelineError."""
     match named_source(source):
         case Path() as path:
             return bool(history_files(path))
-        case NamedTopic(topic, servers):
-            return _first_is_history(topic, servers)
+        case NamedTopic() as named:
+            return _first_is_history(named)
         case _:
             return False
 
 
-def _first_is_history(topic: str, servers: str) -> bool:
+def _first_is_history(named: NamedTopic) -> bool:
     """Look at one record of a topic."""
-    client = KafkaClient([("bootstrap.servers", servers)])
+    client = KafkaClient(named.client)
     try:
-        bounds = client.bounds(client.partitions([topic]))
+        bounds = client.bounds(client.partitions([named.topic]))
         for place, marks in sorted(bounds.items()):
             if marks.low < marks.high:
                 wanted = OffsetRange(place.topic, place.partition, marks.low, marks.low + 1)
@@ -50,25 +50,25 @@ def _is_record(value: bytes | None) -> bool:
         return False
 
 
-def _read_topic(topic: str, servers: str) -> pa.Table:
+def _read_topic(named: NamedTopic) -> pa.Table:
     """All rows of a topic, in memory, without Spark.  Raises TraceError, PipelineError."""
-    client = KafkaClient([("bootstrap.servers", servers)])
+    client = KafkaClient(named.client)
     tables = []
     try:
-        for place, marks in sorted(client.bounds(client.partitions([topic])).items()):
+        for place, marks in sorted(client.bounds(client.partitions([named.topic])).items()):
             wanted = OffsetRange(place.topic, place.partition, marks.low, marks.high)
             for messages in client.read(wanted, ReadLimits()):
                 for message in messages:
                     value = pa.py_buffer(message.value() or b"")
-                    tables.append(read_history_record(value, f"{topic}@{message.offset()}"))
+                    tables.append(read_history_record(value, f"{named.topic}@{message.offset()}"))
     finally:
         client.close()
     if not tables:
-        raise TraceError(f"topic {topic}@{servers} holds no record")
+        raise TraceError(f"topic {named} holds no record")
     return pa.concat_tables(tables)
 
 
-def read_histories(source: str, clients: str | None = None) -> pa.Table:
+def read_histories(source: str | Named, clients: str | Named | None = None) -> pa.Table:
     """All rows of a source, in memory, with those of `clients`: then only of topics that these tell
     of, and as parts of their run.  Raises TraceError, PipelineError."""
     table = _read(source)
@@ -83,7 +83,7 @@ def read_histories(source: str, clients: str | None = None) -> pa.Table:
     return pa.concat_tables([table, own])
 
 
-def one_run(runs: Sequence[str], source: str) -> str:
+def one_run(runs: Sequence[str], source: str | Named) -> str:
     """The run that brokers' rows belong to.  Raises TraceError."""
     if len(runs) != 1:
         raise TraceError(
@@ -93,11 +93,11 @@ def one_run(runs: Sequence[str], source: str) -> str:
     return runs[0]
 
 
-def _read(source: str) -> pa.Table:
+def _read(source: str | Named) -> pa.Table:
     match named_source(source):
-        case NamedTopic(topic, servers):
-            return _read_topic(topic, servers)
+        case NamedTopic() as named:
+            return _read_topic(named)
         case Path() as path:
             return pa.concat_tables([read_history_file(file) for file in history_files(path)])
-        case _:
-            raise TraceError(f"{source} is a lake: it holds no history of replication")
+        case lake:
+            raise TraceError(f"{lake.root} is a lake: it holds no history of replication")
