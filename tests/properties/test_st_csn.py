@@ -1,10 +1,11 @@
 """ST over a channel that tells its numbers: what nobody hears, what a loss costs."""
 
 import pytest
+from selective_total_mutants import CountsPutAgain
 
 from orderwire.kernel import Destinations, ProcessId
 from orderwire.ordering.total.catalog import algorithm
-from orderwire.ordering.total.settings import TotalSettings
+from orderwire.ordering.total.settings import Delivery, TotalSettings
 from orderwire.ordering.total.st_csn import StCsn
 from orderwire.sim.selective_total_run import SLOT_NS, Outcome, Plan, run
 from orderwire.sim.serial_channel import ChannelSettings, Outage
@@ -53,6 +54,70 @@ def test_new_gaps_do_not_put_off_what_is_asked_for_again(seed: int) -> None:
     load = Load(messages=300, gap_slots=4, loss=0.03, seed=seed)
     told, silent = (measure(algorithm(name), load) for name in ("st-csn", "tachikawa-st"))
     assert told.latency_slots < silent.latency_slots
+
+
+@pytest.mark.paper("S003:sec.4.1")
+@pytest.mark.parametrize("seed", [2, 7, 9])
+def test_what_is_asked_and_answered_does_not_go_stale_where_the_channel_is_full(seed: int) -> None:
+    """Asks and answers waited for the channel, came late, and were sent again: 317 slots."""
+    load = Load(messages=300, gap_slots=4, loss=0.1, seed=seed)
+    told, silent = (measure(algorithm(name), load) for name in ("st-csn", "tachikawa-st"))
+    assert told.latency_slots < silent.latency_slots
+
+
+@pytest.mark.paper("S003:sec.4.1")
+@pytest.mark.parametrize("make", [StCsn, CountsPutAgain])
+def test_what_is_put_again_tells_nothing_of_what_was_before_it(make: type[StCsn]) -> None:
+    """E0 puts `a` again, behind `b`, with the numbers of before `b`; E1 misses `b`, told or not.
+
+    Then E2's `c` and E1's own `d` come.  Taken as word of E0, `a` says that no gap holds anything
+    for E1, which so gives `b` a place behind `c`.
+    """
+    everybody_misses_a = [Outage(ProcessId(k), 0, SLOT_NS + 1) for k in range(3)]
+    e1_misses_b_twice = [
+        Outage(ProcessId(1), slot * SLOT_NS, slot * SLOT_NS + 1) for slot in (12, 16)
+    ]
+    plan = Plan(
+        settings=TotalSettings(
+            members=3,
+            delivery=Delivery.PREACK,
+            heartbeat_ns=10 * SLOT_NS,
+            heartbeat_max_ns=100 * SLOT_NS,
+        ),
+        channel=ChannelSettings(slot_ns=SLOT_NS, outages=(*everybody_misses_a, *e1_misses_b_twice)),
+        messages=(
+            (0, ProcessId(0), Destinations(0b100)),
+            (10 * SLOT_NS + SLOT_NS // 2, ProcessId(0), Destinations(0b110)),
+            (20 * SLOT_NS, ProcessId(2), Destinations(0b110)),
+            (20 * SLOT_NS, ProcessId(1), Destinations(0b001)),
+            (60 * SLOT_NS, ProcessId(0), Destinations(0b010)),
+        ),
+    )
+    outcome = run(plan, 1, make)
+    assert outcome.delivered == 7
+    assert bool(outcome.violations) is (make is CountsPutAgain)
+
+
+@pytest.mark.paper("S003:sec.4.1")
+@pytest.mark.parametrize("limit", [1, 16])
+def test_who_falls_behind_by_more_than_is_kept_holds_the_others_until_it_is_told(
+    limit: int,
+) -> None:
+    """The others forgot what it had missed, and told it no more until the view changed."""
+    few = Destinations(0b011)
+    plan = Plan(
+        settings=TotalSettings(members=3, future_max=limit),
+        channel=ChannelSettings(
+            slot_ns=SLOT_NS, outages=(Outage(ProcessId(2), 0, 1_000 * SLOT_NS),)
+        ),
+        messages=(
+            *((k * 4 * SLOT_NS, ProcessId(k % 2), few) for k in range(60)),
+            (400 * SLOT_NS, ProcessId(0), ALL),
+        ),
+    )
+    outcome = run(plan, 1, StCsn)
+    assert outcome.violations == ()
+    assert outcome.delivered == 123
 
 
 @pytest.mark.paper("S003:sec.4.1")

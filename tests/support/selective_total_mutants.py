@@ -3,9 +3,10 @@
 import msgspec
 
 from orderwire.kernel import Broadcast, Effects, Instant, ProcessId
+from orderwire.ordering.total.csn_pdu import PutAgain
 from orderwire.ordering.total.pdu import Data, Record, number_at
 from orderwire.ordering.total.receipt import Place, Receipt
-from orderwire.ordering.total.st_csn import PutAgain, StCsn
+from orderwire.ordering.total.st_csn import StCsn
 from orderwire.ordering.total.tachikawa_st import TachikawaST
 
 
@@ -146,7 +147,7 @@ class OneIsEnough(StCsn):
 
     def _note_blank(self, number: int, member: ProcessId) -> None:
         if member != self.me:
-            self._note(number, self.epoch, None)
+            self._names[number] = (self.epoch, None)
 
 
 class NeverPutAgain(StCsn):

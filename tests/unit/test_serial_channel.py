@@ -3,6 +3,7 @@
 from typing import Any
 
 from orderwire.kernel import Broadcast, Effects, Indicate, Instant, ProcessId, Send
+from orderwire.ordering.total.csn_pdu import Place
 from orderwire.ordering.total.pdu import Turn
 from orderwire.sim.serial_channel import ChannelSettings, SerialChannel
 
@@ -48,6 +49,38 @@ def test_a_turn_does_not_overtake_what_its_sender_has_built_before() -> None:
     channel.run(100_000)
     assert talkers[1].heard == ["a", "b", "c", "turn"]
     assert channel.is_idle
+
+
+class Counter(Talker):
+    """Hears numbers, and says in a place that it has kept how much it has heard by then."""
+
+    def takes_number(self, pdu: str) -> bool:
+        return True
+
+    def receive_numbered(self, source: ProcessId, pdu: str, csn: int, now: Instant) -> Effects:
+        return self.receive(source, pdu, now)
+
+    def fill_place(self, now: Instant) -> Effects:
+        return [Broadcast(f"heard {len(self.heard)}")] if self.heard else []
+
+
+def test_a_place_stands_between_what_came_before_and_after_it_and_is_filled_when_due() -> None:
+    channel = SerialChannel(
+        ChannelSettings(slot_ns=1_000),
+        1,
+        Turn,
+        lambda *_: None,
+        lambda *_: None,
+        place_form=Place,
+    )
+    counters = [Counter(), Counter()]
+    for process, counter in enumerate(counters):
+        channel.add(ProcessId(process), counter)
+    channel.submit(ProcessId(0), [Indicate(Place())])
+    assert channel.is_idle, "one that is not needed takes nothing"
+    channel.submit(ProcessId(0), [Broadcast("a"), Indicate(Place()), Broadcast("b")])
+    channel.run(100_000)
+    assert counters[1].heard == ["a", "heard 1", "b"]
 
 
 def test_a_pdu_to_one_member_reaches_that_one_only_and_takes_a_slot() -> None:

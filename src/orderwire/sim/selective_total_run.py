@@ -10,6 +10,7 @@ from orderwire.kernel import Destinations, Instant, ProcessId, destinations, ms,
 from orderwire.kernel.chance import stream
 from orderwire.ordering.pdu import Delivered, Multicast
 from orderwire.ordering.total.catalog import Promises, TotalOrder
+from orderwire.ordering.total.csn_pdu import Blank, Named, NumberedRtx, Place, PutAgain
 from orderwire.ordering.total.flushing import Flush
 from orderwire.ordering.total.pdu import (
     ChangeView,
@@ -24,7 +25,6 @@ from orderwire.ordering.total.pdu import (
     Turn,
 )
 from orderwire.ordering.total.settings import Delivery, Stability, TotalSettings
-from orderwire.ordering.total.st_csn import Blank, Named, NumberedRtx, PutAgain
 from orderwire.ordering.total.tachikawa_st import TachikawaST
 from orderwire.sim.failure_lines import BehindLines
 from orderwire.sim.selective_total_judge import SelectiveTotalJudge
@@ -138,6 +138,7 @@ class _Run:
             self._on_indication,
             self._on_put,
             None if trace is None else trace.receive,
+            place_form=Place,
         )
         self._counts: dict[type, int] = {}
         self._behind = BehindLines()
@@ -270,10 +271,9 @@ class _Run:
             )
 
     def _on_put(self, source: ProcessId, pdu: Any, now: Instant) -> None:
-        form = type(pdu)
+        form = _AS_ST.get(type(pdu), type(pdu))
         if form is Data and not pdu.destinations:
             form = type(None)
-        form = _AS_ST.get(form, form)
         self._counts[form] = self._counts.get(form, 0) + 1
         if form is Data:
             self._named.add((source, pdu.number))

@@ -58,6 +58,10 @@ class NumberedCore(SerialCore, Protocol):
         """Take a PDU that has the number `csn`; if it takes none, the next one that does has it."""
         ...
 
+    def fill_place(self, now: Instant) -> Effects:
+        """Return what goes into the place that was kept, now that it is due: one PDU at most."""
+        ...
+
 
 class Outage(msgspec.Struct, frozen=True):
     """A receiver is deaf for a while: its buffers overrun."""
@@ -94,7 +98,8 @@ class ChannelSettings(msgspec.Struct, frozen=True, kw_only=True):
 class SerialChannel:
     """The channel, its members and the time.
 
-    `turn_form` is the indication with which a core asks for a turn; every other one, and every PDU
+    `turn_form` is the indication with which a core asks for a turn, `place_form` that with which a
+    numbered one keeps a place in its queue for what it says then; every other one, and every PDU
     that is put, is shown to `on_indication` and `on_put`.
     """
 
@@ -106,10 +111,12 @@ class SerialChannel:
         on_indication: Callable[[ProcessId, Any, Instant], None],
         on_put: Callable[[ProcessId, Any, Instant], None],
         on_receive: Callable[[ProcessId, ProcessId, Any, int, Instant], None] | None = None,
+        place_form: type | None = None,
     ) -> None:
         """`on_receive` is told (receiver, source, PDU, how many PDUs were put before it, time)."""
         self._settings = settings
         self._turn_form = turn_form
+        self._place_form = place_form
         self._on_indication = on_indication
         self._on_put = on_put
         self._on_receive = on_receive
@@ -187,8 +194,8 @@ class SerialChannel:
                 queue.append((None, effect.pdu))
             elif isinstance(effect, Send):
                 queue.append((effect.to, effect.pdu))
-            elif type(effect.indication) is self._turn_form:
-                queue.append((None, self._turn_form))
+            elif type(effect.indication) in (self._turn_form, self._place_form):
+                queue.append((None, type(effect.indication)))
             else:
                 self._on_indication(process, effect.indication, self.now)
 
@@ -224,6 +231,10 @@ class SerialChannel:
             if pdu is self._turn_form:
                 self._take_turn(process, queue)
                 continue
+            if pdu is self._place_form:
+                pdu = self._fill_place(process)
+                if pdu is None:
+                    continue
             self._busy = True
             self.put += 1
             self._on_put(process, pdu, self.now)
@@ -242,6 +253,15 @@ class SerialChannel:
             return
         self._apply_effects(process, self.cores[process].turn(self.now))
         self._rearm(process)
+
+    def _fill_place(self, process: ProcessId) -> Any:
+        """Return the PDU for a place that a core has kept; None if it needs it no more."""
+        effects = self._numbered[process].fill_place(self.now)
+        pdus = [effect.pdu for effect in effects if isinstance(effect, Broadcast)]
+        assert len(pdus) <= 1
+        self._apply_effects(process, [e for e in effects if not isinstance(e, Broadcast)])
+        self._rearm(process)
+        return pdus[0] if pdus else None
 
     def _carried(self, source: ProcessId, to: ProcessId | None, pdu: Any, csn: int) -> None:
         self._busy = False

@@ -13,9 +13,9 @@ import msgspec
 from orderwire.kernel import Destinations, ProcessId, destinations
 from orderwire.kernel.chance import stream
 from orderwire.ordering.total.catalog import TotalAlgorithm
+from orderwire.ordering.total.csn_pdu import Blank, Named
 from orderwire.ordering.total.pdu import Nak, Rst, RstAck, RstPak, Rtx
 from orderwire.ordering.total.settings import Delivery, TotalSettings
-from orderwire.ordering.total.st_csn import Blank, Named
 from orderwire.sim.selective_total_run import SLOT_NS, Plan, run
 from orderwire.sim.serial_channel import ChannelSettings
 

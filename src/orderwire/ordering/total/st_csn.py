@@ -14,7 +14,10 @@ PDUs are taken in the order of the numbers.  Stability, acknowledgement and view
   who put it may not have heard its number.
 - A number that no member has heard, as all say, is nobody's.  Its message has its place directly
   before the next one of its source that anybody has heard, which all see in its PSEQ.  While there
-  is none, its source puts it on the channel again.
+  there is none, its source puts it on the channel again.
+- What is asked or answered is said when the channel takes it (`Place`), by what is known then.
+- Nobody sends while `future_max` numbers are not settled with everybody, so that what a member may
+  still ask for, however far behind it is, is kept.
 """
 
 from bisect import bisect_left
@@ -24,6 +27,14 @@ from typing import Any, ClassVar
 import msgspec
 
 from orderwire.kernel import Broadcast, Effects, Indicate, Instant, ProcessId
+from orderwire.ordering.total.csn_pdu import (
+    Blank,
+    Named,
+    NumberedRtx,
+    Place,
+    PutAgain,
+    header_of,
+)
 from orderwire.ordering.total.pdu import (
     Data,
     Epoch,
@@ -32,7 +43,6 @@ from orderwire.ordering.total.pdu import (
     Record,
     RstAck,
     Rtx,
-    Turn,
     number_at,
 )
 from orderwire.ordering.total.receipt import GapReceipt, Receipt
@@ -40,34 +50,6 @@ from orderwire.ordering.total.recovery import Collection
 from orderwire.ordering.total.settings import TotalSettings
 from orderwire.ordering.total.st_transfer import NAK_MAX, NEVER
 from orderwire.ordering.total.tachikawa_st import TachikawaST
-
-
-class Blank(msgspec.Struct, frozen=True, gc=False):
-    """These numbers of the channel have not come to the sender, and cannot any more."""
-
-    epoch: Epoch
-    numbers: Numbers
-    """Ascending."""
-    attempt: int
-    """How often they were asked for before; -1: the sender has no need of them itself."""
-
-
-class PutAgain(Data, frozen=True, gc=False):
-    """A message that nobody has heard, on the channel again: what came after it may be before."""
-
-
-class Named(msgspec.Struct, frozen=True, gc=False):
-    """What has these numbers of the channel."""
-
-    epoch: Epoch
-    names: tuple[tuple[int, Header | None], ...]
-    """None: nothing that has a place in this epoch."""
-
-
-class NumberedRtx(Rtx, frozen=True, gc=False, kw_only=True):
-    """A message once more, with its number of the channel."""
-
-    csn: int
 
 
 class _InOrder(GapReceipt):
@@ -120,27 +102,32 @@ class StCsn(TachikawaST):
         """What has come and waits for a number before it, in the order of the channel."""
         self._names: dict[int, tuple[Epoch, Header | None]] = {}
         """What the numbers are that somebody may still ask for, with its epoch."""
-        self._copies: dict[int, Rtx] = {}
-        """Messages to me that were sent again before their number was settled."""
+        self._copies: dict[int, Rtx | None] = {}
+        """Number that was told me and waits → its message to me, if that was sent again."""
         self._blank: dict[int, int] = {}
-        """Number → who has not heard it, as a mask."""
+        """Number → who has said that it has not heard it, as a mask."""
         self._attempt = 0
         """How often the timer has asked: who answers changes with it."""
-        self._turn_to_ask = False
-        self._expected = [0] * len(self._pseq)
-        """By source, the PSEQ for me of its next message, by what has come of it."""
+        self._place_kept = self._ask_due = self._nak_due = False
+        self._owed: dict[int, bool] = {}
+        """Number that I answer for next → whether its message is asked for, which is mine."""
+        self._passed: set[int] = set()
+        """Numbers that I have passed over, and am asked for."""
+        self._owed_again: set[int] = set()
+        """TSEQs of my messages that an empty place is kept for."""
         self._asked_below = 0
         """All numbers below it are settled here or were asked for."""
         self._blank_at = NEVER
         # Everybody behind the gap waits, and who is asked next may have it at hand.
         self._ask_again_ns = min(settings.nak_ns, 2 * settings.guard_ns or settings.nak_ns)
-        self._answered: dict[int, Instant] = {}
+        self._answered: dict[int, tuple[Instant, bool]] = {}
+        """Number → when it was last answered for, and whether by its message."""
         self._placed_below = 0
         """TSEQ from which on I have no number of what I have sent."""
         self._put: dict[int, int] = {}
         """TSEQ of what was put again → TSEQ of my next PDU then."""
         self._numbered: list[list[tuple[int, int]]] = [[] for _ in self._pseq]
-        """By source, TSEQ and the number that follows, of its messages in their order."""
+        """By source, TSEQ of a PDU and the number that follows, ascending in both."""
         self._settled = [0] * len(self._pseq)
         """By member, below which number all is settled there."""
 
@@ -158,30 +145,31 @@ class StCsn(TachikawaST):
         self._arrived = csn
         if self.takes_number(pdu):
             self._top = csn + 1
-            self._note(csn, pdu.epoch, _header(source, pdu))
+            self._names[csn] = (pdu.epoch, header_of(source, pdu))
         else:
             self._top = max(self._top, csn)
         effects += self.receive(source, pdu, now)
-        if self._next < self._top and not self._is_recovering():
-            self._gap_seen(effects, source, pdu, now)
+        if max(self._next, self._asked_below) < self._top and not self._is_recovering():
+            self._want_to_tell(effects)
         return effects
 
-    def turn(self, now: Instant) -> Effects:
-        """Send what is due, if it still is: the channel is free."""
+    def fill_place(self, now: Instant) -> Effects:
+        """Ask or answer in the place that was kept for it, if there is still need: one PDU."""
         effects: Effects = []
-        if self._turn_to_ask:
-            self._turn_to_ask = False
-            if not self._is_recovering():
-                self._ask_for(effects, self._gaps(self._asked_below), 0, now)
-        return effects + super().turn(now)
+        self._place_kept = False
+        if not self._is_recovering():
+            self._tell_due(effects, now)
+            self._rearm(now)
+        return effects
 
     def wake(self, now: Instant) -> Effects:
         """Act on every deadline at or before `now`."""
         effects: Effects = []
         if self._blank_at <= now:
-            self._attempt += 1
+            self._blank_at = Instant(now + self._ask_again_ns)
+            self._ask_due = True
             self._asked.ask(self._streams.ids, now)
-            self._ask_for(effects, self._gaps(), self._attempt, now)
+            self._want_to_tell(effects)
         return effects + super().wake(now)
 
     def next_deadline(self) -> Instant | None:
@@ -193,23 +181,91 @@ class StCsn(TachikawaST):
 
     # ------------------------------------------------------------------ asking and answering
 
-    def _gap_seen(self, effects: Effects, source: ProcessId, pdu: Any, now: Instant) -> None:
-        """Ask at once for what is missing here for certain, else when the channel is free.
+    def _want_to_tell(self, effects: Effects) -> None:
+        """Keep a place for asking and answering: what is settled by then need not be told.
 
-        What is for others need not be asked for where all soon tell that nothing is for me.
+        What waits for a busy channel as a PDU goes stale: it is asked for again meanwhile, and
+        answered again, which makes the channel busier still.
         """
-        is_certain = False
-        if isinstance(pdu, Data) and pdu.epoch == self.epoch:
-            pseq = number_at(pdu.pseq, self.me)
-            is_certain = pseq > max(self._receipt.preq[source], self._expected[source])
-            self._expected[source] = pseq + (pdu.destinations >> self.me & 1)
-        if self._asked_below >= self._top:
+        if not self._place_kept:
+            self._place_kept = True
+            effects.append(Indicate(Place()))
+
+    def _tell_due(self, effects: Effects, now: Instant) -> None:
+        """Send one PDU, and keep the next place for what else is due."""
+        for tell in (self._tell_message, self._tell_names, self._tell_gaps, self._tell_passed):
+            tell(effects, now)
+            if effects:
+                break
+        if self._owed or self._owed_again or self._passed or self._has_gaps_to_tell():
+            self._want_to_tell(effects)
+
+    def _has_gaps_to_tell(self) -> bool:
+        return self._ask_due or self._nak_due or max(self._next, self._asked_below) < self._top
+
+    def _tell_message(self, effects: Effects, now: Instant) -> None:
+        """Send a message of mine again: one whose number is asked for, else one for a place."""
+        for number in sorted(number for number, whole in self._owed.items() if whole):
+            _, header = self._names.get(number, (self.epoch, None))
+            data = None if header is None else self._sent.get(header.tseq)
+            if data is None:  # All its destinations have it by now.
+                self._owed[number] = False
+                continue
+            del self._owed[number]
+            self._answered[number] = now, True
+            self._repeated_at[data.tseq] = now
+            self._owed_again.discard(data.tseq)
+            effects.append(Broadcast(NumberedRtx.of(data, number)))
             return
-        if is_certain:
-            self._ask_for(effects, self._gaps(self._asked_below), 0, now)
-        elif not self._turn_to_ask:
-            self._turn_to_ask = True
-            effects.append(Indicate(Turn()))
+        while self._owed_again and not effects:
+            tseq = min(self._owed_again)
+            self._owed_again.discard(tseq)
+            if tseq in self._sent:
+                super()._repeat(effects, self._sent[tseq], now)
+
+    def _tell_names(self, effects: Effects, now: Instant) -> None:
+        names = []
+        for number in sorted(number for number, whole in self._owed.items() if not whole):
+            del self._owed[number]
+            if self._base <= number < self._floor:
+                continue
+            epoch, header = self._names.get(number, (self.epoch, None))
+            names.append((number, header if epoch == self.epoch else None))
+            self._answered[number] = now, self._is_answered(number, now, whole=True)
+        if names:
+            effects.append(Broadcast(Named(self.epoch, tuple(names))))
+
+    def _tell_gaps(self, effects: Effects, now: Instant) -> None:
+        is_again, self._ask_due = self._ask_due, False
+        self._attempt += is_again
+        numbers = self._gaps(0 if is_again else self._asked_below)
+        if is_again or self._blank_at == NEVER:
+            # New gaps do not put off that old ones are asked for again.
+            self._blank_at = Instant(now + self._ask_again_ns)
+        self._asked_below = self._top
+        if numbers:
+            self._tell_blank(effects, numbers, self._attempt if is_again else 0)
+        elif self._nak_due:
+            self._nak_due = False
+            self._nak_at = Instant(now + self._ask_again_ns)
+            effects += super().nak()
+
+    def _tell_passed(self, effects: Effects, now: Instant) -> None:
+        passed = sorted(n for n in self._passed if n not in self._names)
+        self._passed.clear()
+        if passed:
+            self._tell_blank(effects, tuple(passed), -1)
+
+    def nak(self) -> Effects:
+        """Ask for what is missing in empty places, when the channel is free."""
+        effects: Effects = []
+        self._nak_due = True
+        self._want_to_tell(effects)
+        return effects
+
+    def _repeat(self, effects: Effects, data: Data, now: Instant) -> None:
+        self._owed_again.add(data.tseq)
+        self._want_to_tell(effects)
 
     def _gaps(self, low: int = 0) -> Numbers:
         """Return the lowest numbers from `low` on that are not settled and not named."""
@@ -220,14 +276,6 @@ class StCsn(TachikawaST):
                 if len(gaps) == NAK_MAX:
                     break
         return tuple(gaps)
-
-    def _ask_for(self, effects: Effects, numbers: Numbers, attempt: int, now: Instant) -> None:
-        self._asked_below = self._top
-        if self._blank_at <= now or self._blank_at == NEVER:
-            # New gaps do not put off that old ones are asked for again.
-            self._blank_at = Instant(now + self._ask_again_ns)
-        if numbers:
-            effects.append(Broadcast(Blank(self.epoch, numbers, attempt)))
 
     def _receive_other(self, effects: Effects, source: ProcessId, pdu: Any, now: Instant) -> None:
         if isinstance(pdu, Blank | Named | NumberedRtx):
@@ -249,77 +297,75 @@ class StCsn(TachikawaST):
             for number, header in pdu.names:
                 self._name(number, header, now)
         else:
-            is_open = self._next <= pdu.csn < self._top and pdu.csn not in self._names
-            if is_open and pdu.destinations >> self.me & 1:
+            self._name(pdu.csn, header_of(source, pdu), now, whole=True)
+            if self._copies.get(pdu.csn, pdu) is None:
                 self._copies[pdu.csn] = pdu
                 self._receipt.ahead += 1
-            self._name(pdu.csn, _header(source, pdu), now)
         self._advance(effects, now)
 
-    def _name(self, number: int, header: Header | None, now: Instant) -> None:
-        self._answered[number] = now
+    def _name(
+        self, number: int, header: Header | None, now: Instant, *, whole: bool = False
+    ) -> None:
+        self._answered[number] = now, whole or self._is_answered(number, now, whole=True)
+        if not self._owed.get(number, True):
+            del self._owed[number]
         if self._next <= number < self._top and number not in self._names:
-            self._note(number, self.epoch, header)
+            self._names[number] = (self.epoch, header)
+            if header is not None and header.destinations >> self.me & 1:
+                self._copies[number] = None
 
     def _answer(self, effects: Effects, asker: ProcessId, pdu: Blank, now: Instant) -> None:
-        names, passed = [], []
         for number in pdu.numbers:
             if self._base <= number < self._floor:
                 continue
             if number >= self._base and number not in self._names:
                 self._note_blank(number, asker)
-                if number < self._next and self._may_answer(number, now):
-                    passed.append(number)
-                continue
-            if pdu.attempt < 0:
-                continue
-            epoch, header = self._names.get(number, (self.epoch, None))
-            if epoch != self.epoch:
-                header = None
-            if not self._must_answer(number, header, asker, pdu.attempt, now):
-                continue
-            if header is not None and header.source == self.me:
-                data = self._sent.get(header.tseq)
-                if data is not None and data.destinations >> asker & 1:
-                    effects.append(Broadcast(_again(data, number)))
-                    continue
-            names.append((number, header))
-        if names:
-            effects.append(Broadcast(Named(self.epoch, tuple(names))))
-        if passed and pdu.attempt >= 0:
-            effects.append(Broadcast(Blank(self.epoch, tuple(passed), -1)))
+                if number < self._next and pdu.attempt >= 0:
+                    self._passed.add(number)
+            elif pdu.attempt >= 0 and asker != self.me:
+                self._owe(number, asker, pdu.attempt, now)
+        if self._owed or self._passed:
+            self._want_to_tell(effects)
 
-    def _must_answer(
-        self, number: int, header: Header | None, asker: ProcessId, attempt: int, now: Instant
-    ) -> bool:
-        if header is not None and header.source == self.me:
-            return self._may_answer(number, now)
-        if attempt == 0 and header is not None and header.source != asker:
-            return False
-        others = [k for k in self._streams.ids if k != asker]
-        turn = bool(others) and others[(number + attempt) % len(others)] == self.me
-        return turn and self._may_answer(number, now)
+    def _owe(self, number: int, asker: ProcessId, attempt: int, now: Instant) -> None:
+        """Answer for this number in my next place, if it is mine to answer for."""
+        _, header = self._names.get(number, (self.epoch, None))
+        is_mine = header is not None and header.source == self.me
+        whole = is_mine and header is not None and bool(header.destinations >> asker & 1)
+        if not is_mine:
+            if attempt == 0 and header is not None and header.source != asker:
+                return
+            others = [k for k in self._streams.ids if k != asker]
+            if not others or others[(number + attempt) % len(others)] != self.me:
+                return
+        if not self._is_answered(number, now, whole=whole):
+            self._owed[number] = whole or self._owed.get(number, False)
 
-    def _may_answer(self, number: int, now: Instant) -> bool:
-        """Say whether nobody has answered for it within T_guard; note that it is answered."""
-        last = self._answered.get(number)
-        if last is not None and now - last < self._settings.guard_ns:
-            return False
-        self._answered[number] = now
-        return True
+    def _is_answered(self, number: int, now: Instant, *, whole: bool) -> bool:
+        """Say whether somebody has answered for it within T_guard; whole: by its message."""
+        last, was_whole = self._answered.get(number, (-NEVER, False))
+        return now - last < self._settings.guard_ns and (was_whole or not whole)
 
     def _note_blank(self, number: int, member: ProcessId) -> None:
-        """Note who has not heard it; when that is everybody, it is nobody's."""
-        mask = self._blank.get(number, 0) | 1 << member | 1 << self.me
-        self._blank[number] = mask
-        if not self._streams.members & ~mask:
-            self._note(number, self.epoch, None)
+        """Note who has not heard it; when that is everybody, it is nobody's.
 
-    def _note(self, number: int, epoch: Epoch, header: Header | None) -> None:
-        self._names[number] = (epoch, header)
-        if len(self._names) > self._settings.future_max:
-            middle = sorted(self._names)[len(self._names) // 2]
-            self._forget_below(min(self._next, middle))
+        Who finds that before it has said so itself has the last word.
+        """
+        mask = self._blank.get(number, 0) | 1 << member
+        self._blank[number] = mask
+        if not self._streams.members & ~(mask | 1 << self.me):
+            self._names[number] = (self.epoch, None)
+            if not mask >> self.me & 1:
+                self._owed[number] = False
+
+    def _tell_blank(self, effects: Effects, numbers: Numbers, attempt: int) -> None:
+        for number in numbers:
+            self._blank[number] = self._blank.get(number, 0) | 1 << self.me
+        effects.append(Broadcast(Blank(self.epoch, numbers, attempt)))
+
+    def may_send(self) -> bool:
+        """Whether the window is open, and nobody is too far behind to be told what it misses."""
+        return super().may_send() and self._top - self._floor < self._settings.future_max
 
     def _forget_below(self, number: int) -> None:
         """Answer for no number below this any more."""
@@ -413,8 +459,9 @@ class StCsn(TachikawaST):
 
     def _note_taken(self, effects: Effects, source: ProcessId, pdu: Data) -> None:
         """Note what is known of its sender, once a PDU is taken in its place."""
-        if type(pdu) is Data and pdu.destinations:
-            self._numbered[source].append((pdu.tseq, self._next))
+        numbered = self._numbered[source]
+        if type(pdu) is Data and (not numbered or numbered[-1][1] < self._next):
+            numbered.append((pdu.tseq, self._next))
         settled = self._settled[source]
         for numbered, level in zip(self._numbered, pdu.ack, strict=False):
             # Who has taken a PDU of that source from `level - 1` on has settled what was before it.
@@ -449,6 +496,14 @@ class StCsn(TachikawaST):
                 again = msgspec.structs.astuple(self._sent[tseq])
                 effects.append(Broadcast(PutAgain(*again)))
 
+    def _tell_again(self, effects: Effects, now: Instant) -> None:
+        """Mark it: how many messages were before it when it came first cannot be told from it."""
+        told: Effects = []
+        super()._tell_again(told, now)
+        for effect in told:
+            assert isinstance(effect, Broadcast)
+            effects.append(Broadcast(PutAgain(*msgspec.structs.astuple(effect.pdu))))
+
     # ------------------------------------------------------------------ what recovery changes
 
     def _is_unsettled(self) -> bool:
@@ -472,6 +527,10 @@ class StCsn(TachikawaST):
         receipt.is_stopped = True
         receipt.ahead = 0
         self._copies.clear()
+        self._owed.clear()
+        self._owed_again.clear()
+        self._passed.clear()
+        self._ask_due = self._nak_due = False
         waiting, self._waiting = self._waiting, deque()
         for entry in waiting:
             _, source, pdu = entry
@@ -491,7 +550,6 @@ class StCsn(TachikawaST):
         super()._install_view(effects, record)
         more = len(self._pseq) - len(self._settled)
         self._settled += [0] * more
-        self._expected += [0] * more
         self._numbered += [[] for _ in range(more)]
 
     def _replay_future(self, effects: Effects, now: Instant) -> None:
@@ -508,7 +566,6 @@ class StCsn(TachikawaST):
         self._next = self._floor = self._base
         self._names = {n: name for n, name in self._names.items() if n >= self._base}
         self._settled = [self._base] * len(self._settled)
-        self._expected = [0] * len(self._settled)
         self._blank.clear()
         self._answered.clear()
         self._put.clear()
@@ -516,20 +573,3 @@ class StCsn(TachikawaST):
         for numbered in self._numbered:
             numbered.clear()
         self._advance(effects, now)
-
-
-def _header(source: ProcessId, pdu: Data | Rtx) -> Header:
-    return Header(source, pdu.tseq, pdu.destinations, pdu.pseq)
-
-
-def _again(data: Data, csn: int) -> NumberedRtx:
-    return NumberedRtx(
-        data.epoch,
-        data.tseq,
-        data.destinations,
-        data.pseq,
-        data.number,
-        data.stamp,
-        data.payload,
-        csn=csn,
-    )
