@@ -27,7 +27,7 @@ from orderwire.broker.replication.settings import Mode
 from orderwire.kernel import LocalProtocolError
 
 REPLICAS_MAX = 16
-_MEET_S = 20.0
+_MEET_S = 60.0
 """How long brokers that listen may take to find each other."""
 _LOOK_S = 0.02
 

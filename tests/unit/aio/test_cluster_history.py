@@ -24,6 +24,12 @@ ME = BrokerId(2)
 SECONDS_MAX = 20.0
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settle in the time that a loaded machine takes."""
+    monkeypatch.setattr(cluster_history, "_CLOSE_S", SECONDS_MAX)
+
+
 class Kept:
     """A topic: records are acknowledged when they are polled for."""
 
