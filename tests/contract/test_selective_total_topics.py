@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from discovered import domain, in_a_loop, until
 from loopback import free_members
-from view_cluster import QUICK
+from view_cluster import views
 
 from orderwire import (
     Fifo,
@@ -22,8 +22,6 @@ from orderwire import (
 )
 from orderwire.aio.addresses import join_address
 from orderwire.aio.total_relay import ChannelRelay, RelaySettings
-from orderwire.aio.total_views import RelayPlace
-from orderwire.aio.zookeeper_server import managed_zookeeper
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(120)]
 
@@ -211,22 +209,6 @@ async def test_datagrams_stay_on_this_machine_unless_told_otherwise() -> None:
         reader = ana.reader("t", order=SelectiveTotal(relay="192.0.2.1:7500"))
         with pytest.raises(LocalProtocolError, match="leaves this machine"):
             await reader.read(60)
-
-
-@asynccontextmanager
-async def views(group: str) -> AsyncIterator[str]:
-    """A ZooKeeper and a relay of this group; yields the ensemble's address."""
-    with managed_zookeeper(settings=QUICK) as server:
-        relay = await ChannelRelay.open(("127.0.0.1", 0))
-        relay.reuses_ids = True
-        where = join_address(*relay.address)
-        place = RelayPlace(server.address, group, where, renewed=relay.renew)
-        try:
-            await place.enter()
-            yield server.address
-        finally:
-            await place.close()
-            await relay.close()
 
 
 @in_a_loop

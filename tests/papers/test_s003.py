@@ -8,8 +8,8 @@ import pytest
 from orderwire.lab.experiment import experiments, find_experiment
 from orderwire.lab.total_order_config import TotalOrderConfig
 from orderwire.ordering.total.catalog import algorithm
-from orderwire.ordering.total.pdu import Data, Record, Rtx
-from orderwire.ordering.total.receipt import Receipt
+from orderwire.ordering.total.pdu import Record
+from orderwire.ordering.total.receipt import Place, Receipt
 from orderwire.ordering.total.tachikawa_st import TachikawaST
 from orderwire.sim.selective_total_formulas import repeated_share, sorted_share
 from orderwire.sim.selective_total_window import WindowShares, measure_windows
@@ -105,7 +105,7 @@ class Counted(Receipt):
 
     behind: ClassVar[set[tuple[int, int, int]]] = set()
 
-    def cut(self, record: Record) -> list[tuple[int, Data | Rtx]]:
+    def cut(self, record: Record) -> list[Place]:
         before = super().cut(record)
         self.behind.update((self._me, place.source, place.pseq) for place in self.accepted)
         return before

@@ -14,7 +14,15 @@ from orderwire.kernel import (
     ms,
 )
 from orderwire.ordering.total.catalog import ALGORITHMS
-from orderwire.ordering.total.pdu import ChangeView, Has, Known, Member, Record, RstPak
+from orderwire.ordering.total.pdu import (
+    ChangeView,
+    Data,
+    Has,
+    Known,
+    Member,
+    Record,
+    RstPak,
+)
 from orderwire.ordering.total.settings import Delivery, TotalSettings
 from orderwire.ordering.total.st_csn import StCsn
 from orderwire.ordering.total.tachikawa_st import TachikawaST
@@ -107,6 +115,7 @@ CAUGHT = {
     mutants.AckPassesHoles: ("deaf", (0, 1), "O3"),
     mutants.PrintedAcceptance: ("mixed", (0, 1), "O4"),
     mutants.FlowOnTseq: ("mixed", (0, 1, 2, 3), "O4"),
+    mutants.TellsViewsEarly: ("mixed-crash", (1, 3), "O7"),
     mutants.OneIsEnough: ("deaf", (1,), "O2"),
     mutants.NeverPutAgain: ("deaf", (7,), "O4"),
     mutants.PassesOnOneWord: ("mixed", (2,), "O2"),
@@ -232,3 +241,41 @@ def test_who_completes_an_epoch_alone_hands_out_nothing_that_it_has_sorted(
     ):
         script.run(msgspec.convert(step, ScriptStep))
     assert script.delivered == [first, [], ["p", "q"]]
+
+
+@pytest.mark.paper("S003:dec.1")
+@pytest.mark.parametrize("delivery", Delivery)
+@pytest.mark.parametrize("views", [(2,), (2, 3)], ids=["once", "twice"])
+def test_what_all_have_is_handed_over_though_its_source_departs(
+    delivery: Delivery, views: tuple[int, ...]
+) -> None:
+    """E1 waits for x of view 0 when E3 crashes, whose m of view 1 E4 has been handed."""
+    script = Script(4, ScriptConfig(deliver=delivery))
+    for step in (
+        {"op": "send", "src": 2, "dst": [1], "id": "x", "lost": [1]},
+        *({"op": "lose", "kind": "RTX", "src": 2, "copy": k, "lost": [1]} for k in (1, 2, 3)),
+        {"op": "view", "view": 1, "members": [1, 2, 3, 4]},
+        {"op": "send", "src": 3, "dst": [1, 4], "id": "m"},
+        {"op": "nulls", "rounds": 3},
+        {"op": "crash", "src": 3},
+        *({"op": "view", "view": number, "members": [1, 2, 4]} for number in views),
+    ):
+        script.run(msgspec.convert(step, ScriptStep))
+    assert script.delivered == [[], [], [], ["m"]]
+    assert script.log(0) == ["?", "m"]
+    while not script.delivered[0]:
+        script.run(ScriptStep(op="nak", src=1))
+        script.run(ScriptStep(op="nulls", rounds=3))
+    assert script.delivered == [["x", "m"], [], [], ["m"]]
+
+
+def test_who_waits_outside_for_room_asks_for_it() -> None:
+    core = TachikawaST(ProcessId(0), TotalSettings(members=2))
+    core.receive(ProcessId(1), Data((0, 0), 0, Destinations(0), (0, 0), (0, 0), 0), Instant(0))
+    assert not core.may_send()
+    assert core.is_at_rest
+    core.await_window(True, Instant(0))
+    assert not core.is_at_rest
+    assert core.next_deadline() is not None
+    core.await_window(False, Instant(0))
+    assert core.is_at_rest

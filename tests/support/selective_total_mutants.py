@@ -2,7 +2,7 @@
 
 import msgspec
 
-from orderwire.kernel import Broadcast, Effects, Instant, ProcessId
+from orderwire.kernel import Broadcast, Effects, Indicate, Instant, ProcessId
 from orderwire.ordering.total.csn_pdu import PutAgain
 from orderwire.ordering.total.pdu import Data, Record, number_at
 from orderwire.ordering.total.receipt import Place, Receipt
@@ -140,6 +140,14 @@ class Hasty(TachikawaST):
 
     def _confirm(self, effects: Effects, source: ProcessId, now: Instant) -> None:
         self._confirmed = True
+
+
+class TellsViewsEarly(TachikawaST):
+    """A view is told when it is installed, whatever of the one before is still to be handed out."""
+
+    def _tell_views(self, effects: Effects, next_view: int | None = None) -> None:
+        effects.extend(map(Indicate, self._untold))
+        self._untold.clear()
 
 
 class OneIsEnough(StCsn):

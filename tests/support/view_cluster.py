@@ -4,12 +4,15 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from orderwire.aio.zookeeper_server import ZookeeperServerSettings
+from orderwire.aio.addresses import join_address
+from orderwire.aio.total_relay import ChannelRelay
+from orderwire.aio.total_views import RelayPlace
+from orderwire.aio.zookeeper_server import ZookeeperServerSettings, managed_zookeeper
 from orderwire.verify.audit import audit
 from orderwire.verify.selective_total import Logs
 from orderwire.verify.source import open_source
@@ -173,3 +176,19 @@ def busy(member: Process, more: int = 100) -> None:
     """Wait until a member has delivered so many more."""
     goal = len(member.delivered()) + more
     until(lambda: len(member.delivered()) >= goal)
+
+
+@asynccontextmanager
+async def views(group: str) -> AsyncIterator[str]:
+    """A ZooKeeper and a relay of this group; yields the ensemble's address."""
+    with managed_zookeeper(settings=QUICK) as server:
+        relay = await ChannelRelay.open(("127.0.0.1", 0))
+        relay.reuses_ids = True
+        where = join_address(*relay.address)
+        place = RelayPlace(server.address, group, where, renewed=relay.renew)
+        try:
+            await place.enter()
+            yield server.address
+        finally:
+            await place.close()
+            await relay.close()

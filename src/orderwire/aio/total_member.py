@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 _EARLY_NS = 200 * NS_PER_US
 """What is due this soon is done when the sockets have been read: loops know no shorter waits."""
-_VARINTS_BYTES = 16
+EVERYBODY = -1
+"""Destinations: all members of the view in which a message goes to the channel."""
 
 
 class PackLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -133,7 +134,7 @@ class TotalMember:
         await self._room.wait()
 
     def write(self, payload: bytes, destinations: int) -> int:
-        """Take a message and return its number.  Raises LocalProtocolError.
+        """Take a message to these, or EVERYBODY; return its number.  Raises LocalProtocolError.
 
         Without destinations, as all have departed, it has a number and goes nowhere.
         """
@@ -225,13 +226,13 @@ class TotalMember:
         core, limits = self.core, self.limits
         queue = self._queue  # No view is installed while the core takes a message.
         first = self._number - len(queue)
-        while queue and not core.pending:
-            mask, payload = queue.popleft()
+        while queue and core.may_send():
+            asked, payload = queue.popleft()
             size = len(payload)
             pack = [payload]
             while (
                 queue
-                and queue[0][0] == mask
+                and queue[0][0] == asked
                 and size + len(queue[0][1]) <= limits.pack_bytes
                 and len(pack) < PACK_MESSAGES_MAX
             ):
@@ -242,12 +243,16 @@ class TotalMember:
             self.packs += 1
             now = self.now()
             effects: Effects = []
+            mask = asked
+            if asked == EVERYBODY:
+                mask = sum(1 << member.process for member in core.view.members)
             if mask:
                 effects = core.submit(Multicast(encode_pack(first, pack), Destinations(mask)), now)
             if self.trace is not None:
                 self.trace.sent(first, [*map(len, pack)], mask, now)
             self._apply(effects)
             first += len(pack)
+        core.await_window(bool(queue), self.now())
         if not self._room.is_set() and len(queue) * 2 <= limits.queue_messages_max:
             self._room.set()
 
@@ -275,7 +280,10 @@ class TotalMember:
         """Take who has departed off the destinations of what waits: its id may be given again."""
         departed = sum(1 << process for process in installed.departed)
         if departed:
-            self._queue = deque((mask & ~departed, payload) for mask, payload in self._queue)
+            self._queue = deque(
+                (mask if mask == EVERYBODY else mask & ~departed, payload)
+                for mask, payload in self._queue
+            )
 
     def _rearm(self) -> None:
         """Make the timer fire no later than the core's next deadline."""

@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Self
 from orderwire.aio.addresses import is_loopback, looked_up_ipv4, split_address
 from orderwire.aio.clock import GroupClock, shared_origin_ns
 from orderwire.aio.datagram import Address
-from orderwire.aio.total_member import PackLimits, Told, TotalMember, TotalMessage, unpack
+from orderwire.aio.total_member import (
+    EVERYBODY,
+    PackLimits,
+    Told,
+    TotalMember,
+    TotalMessage,
+    unpack,
+)
 from orderwire.aio.total_port import ChannelPort, PortSettings
 from orderwire.aio.total_relay import new_incarnation
 from orderwire.aio.zookeeper_access import SESSION_MS_MIN, ZookeeperAccess
@@ -367,10 +374,10 @@ class TotalGroup:
             raise LocalProtocolError(f"this member has left its group{why}")
 
     def _mask(self, destinations: Iterable[int] | int | None) -> int:
-        present = sum(1 << process for process in self.members)
         if destinations is None:
-            return present
-        known = self._seen
+            return EVERYBODY
+        present = sum(1 << process for process in self.members)
+        known = self._seen | present  # Who has just joined may not have been told here yet.
         mask = 0
         if isinstance(destinations, int):
             mask = destinations

@@ -25,6 +25,10 @@ class SelectiveTotalJudge:
         self.destinations: dict[Message, int] = {}
         self.delivered: dict[int, list[Message]] = {}
         self._have: dict[int, set[Message]] = {}
+        self._sent_in: dict[Message, int] = {}
+        """The view in which a message was first put."""
+        self._views: dict[int, int] = {}
+        """The view that each process was told last."""
         self.joined_at: dict[int, int] = {}
         """Process → how many views were told when it joined."""
         self.crashed: set[int] = set()
@@ -35,6 +39,14 @@ class SelectiveTotalJudge:
         message = (int(source), number)
         self.sent.setdefault(source, []).append(message)
         self.destinations[message] = destinations
+
+    def note_put(self, source: ProcessId, number: int, view: int) -> None:
+        """Note in which view a message is put."""
+        self._sent_in.setdefault((int(source), number), view)
+
+    def note_installed(self, process: ProcessId, view: int) -> None:
+        """Note that a process was told a view."""
+        self._views[process] = view
 
     def note_delivered(self, process: ProcessId, indication: Delivered, now: Instant) -> None:
         """Check what can be checked at once: O1, O3, O6."""
@@ -52,6 +64,11 @@ class SelectiveTotalJudge:
         before = [number for source, number in log[-64:] if source == message[0]]
         if before and before[-1] > message[1]:
             self.violations.append(f"O1: {what} comes after {before[-1]} of its source")
+        view = self._views.get(process, 0)
+        if self._promises.in_its_view and self._sent_in.get(message, view) != view:
+            self.violations.append(
+                f"O7: {what} was sent in view {self._sent_in[message]} and comes in {view}"
+            )
         here.add(message)
         log.append(message)
         self.latencies.append(now - indication.stamp)

@@ -277,6 +277,7 @@ class _Run:
         self._counts[form] = self._counts.get(form, 0) + 1
         if form is Data:
             self._named.add((source, pdu.number))
+            self._judge.note_put(source, pdu.number, pdu.epoch[0])
             self._behind.data(source, pdu)
         elif form in _CONTROL:
             begin, _ = self._paused.get(pdu.epoch, (now, now))
@@ -296,6 +297,7 @@ class _Run:
             self._put_by_last, self._last_ns = self._channel.put, now
         elif isinstance(indication, Installed):
             self._note_installed(process, indication.number)
+            self._judge.note_installed(process, indication.number)
 
 
 # ---------------------------------------------------------------------- generators

@@ -198,7 +198,11 @@ def _check_line(raw: Mapping[str, Any]) -> Checks:
             collection.store(k, ack)
     records = [collection.record() for collection in collections]
     before = [
-        [name[source, message.tseq] for source, message in receipt.cut(records[k])]
+        [
+            name[ProcessId(place.source), place.message.tseq]
+            for place in receipt.cut(records[k])
+            if place.message is not None
+        ]
         for k, receipt in enumerate(receipts)
     ]
     for source, collection in enumerate(collections):
@@ -265,7 +269,7 @@ def _check_sort(raw: Mapping[str, Any]) -> Checks:
     for k, log in enumerate(given.unsorted):
         receipt = Receipt(k, n)
         names = {(m.src - 1, m.pseq): m.id for m in log}
-        receipt.accepted.extend(Place(m.src - 1, m.pseq, None) for m in log)
+        receipt.accepted.extend(Place(m.src - 1, m.pseq, None, 0) for m in log)
         receipt.cut(Record((0, 1), (), (), (), order))
         result.append([names[place.source, place.pseq] for place in receipt.accepted])
     yield from _compare({"sorted": lambda: result}, given.expect)

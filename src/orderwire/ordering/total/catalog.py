@@ -74,6 +74,8 @@ class Promises:
     """The order, and all or nothing, hold also for what a member delivered that crashed then."""
     bounded: bool = True
     """No more buffers are used than the settings say."""
+    in_its_view: bool = True
+    """A message is handed over in the view in which it was sent: before who joins in the next."""
     rests: bool = True
     """When nothing is asked for, nobody sends."""
 
@@ -88,7 +90,7 @@ class TotalAlgorithm:
     promises: Promises = Promises()
 
 
-_FLUSHED = Promises(atomic=False, uniform=False, bounded=False)
+_FLUSHED = Promises(atomic=False, uniform=False, bounded=False, in_its_view=False)
 
 # What each is, with its transmissions on a quiet channel, for a message to d destinations.
 _ENTRIES = (
@@ -98,9 +100,9 @@ _ENTRIES = (
     # The same with every message to everybody, who drops what is not for it: as with d = n.
     TotalAlgorithm("total-to", TotalTO),
     # Only each source's own order; no stop, no sorting: as ST.  [S003]
-    TotalAlgorithm("source-sp", SourceSP, Promises(one_order=False)),
+    TotalAlgorithm("source-sp", SourceSP, Promises(one_order=False, in_its_view=False)),
     # ST that sends everything behind the failure line again: as ST.  [S003]
-    TotalAlgorithm("st-go-back", StGoBack),
+    TotalAlgorithm("st-go-back", StGoBack, Promises(in_its_view=False)),
     # ST over a channel that tells its numbers: no stop, no sorting: as ST.  [S003]
     TotalAlgorithm("st-csn", StCsn),
     # One member numbers and broadcasts what it is handed: 2.  [K91]
@@ -112,17 +114,21 @@ _ENTRIES = (
     TotalAlgorithm(
         "sequencer-pb-resilient",
         partial(FixedSequencer, resilience=1 << 12),
-        Promises(bounded=False),
+        Promises(bounded=False, in_its_view=False),
     ),
     # The highest of the destinations' proposals counts: 2 + d.  [B87]
-    TotalAlgorithm("skeen", SkeenAgreement, Promises(uniform=False, bounded=False)),
+    TotalAlgorithm(
+        "skeen", SkeenAgreement, Promises(uniform=False, bounded=False, in_its_view=False)
+    ),
     # The place of the frame that all destinations have answered: 2 + d.  [R92]
-    TotalAlgorithm("xamp", Delta4Xamp, Promises(bounded=False)),
+    TotalAlgorithm("xamp", Delta4Xamp, Promises(bounded=False, in_its_view=False)),
     # Who has the token numbers and sends; delivered without gaps: 1 + hops of the token.  [A95T]
     TotalAlgorithm("totem-agreed", TotemRing, replace(_FLUSHED, rests=False)),
     # The same, delivered when the token has shown that all have it.  [A95T]
     TotalAlgorithm(
-        "totem-safe", partial(TotemRing, is_safe=True), Promises(bounded=False, rests=False)
+        "totem-safe",
+        partial(TotemRing, is_safe=True),
+        Promises(bounded=False, rests=False, in_its_view=False),
     ),
 )
 ALGORITHMS: Mapping[str, TotalAlgorithm] = {entry.name: entry for entry in _ENTRIES}

@@ -44,8 +44,9 @@ class ChangeView(msgspec.Struct, frozen=True, gc=False, tag=True):
 class Installed(msgspec.Struct, frozen=True, gc=False):
     """Indication: from here on the view is this.
 
-    All survivors have been handed the same messages before it, each those that are for it.  Who
-    joined has been handed none of them; what it needs of the past is the application's to send.
+    All survivors have been handed the same messages before it, each those that are for it: all that
+    were sent before it.  Who joined has been handed none of them; what it needs of the past is the
+    application's to send.  To who joins all members are `joined`.
     """
 
     number: int

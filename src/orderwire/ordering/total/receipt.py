@@ -13,12 +13,16 @@ from orderwire.ordering.total.pdu import Data, Has, Record, Rtx, number_at
 class Place:
     """One message's place in the order of this member; empty until it is here."""
 
-    __slots__ = ("awaited", "message", "pseq", "source")
+    __slots__ = ("awaited", "is_settled", "message", "pseq", "source", "view")
 
-    def __init__(self, source: int, pseq: int, message: Data | Rtx | None) -> None:
+    def __init__(self, source: int, pseq: int, message: Data | Rtx | None, view: int) -> None:
         self.source = source
         self.pseq = pseq
+        self.view = view
+        """In which it was sent."""
         self.message = message
+        self.is_settled = False
+        """A line was behind it: all have it, whatever becomes of its source."""
         self.awaited: list[tuple[int, int, int]] = []
         """(k, l, w): l has not yet told that it has w of k's stream."""
 
@@ -32,6 +36,8 @@ class Receipt:
 
     def __init__(self, me: int, size: int) -> None:
         self._me = me
+        self.view = 0
+        """The view that is installed."""
         self.treq: list[int] = []
         self.preq: list[int] = []
         self.hack: list[int] = []
@@ -88,7 +94,7 @@ class Receipt:
             self.treq[source] = data.tseq + 1
             if mine:
                 self.preq[source] = expected + 1
-                self.accepted.append(Place(source, expected, data))
+                self.accepted.append(Place(source, expected, data, self.view))
             return False
         if pseq > expected and mine:
             self.held[source][pseq] = data
@@ -112,33 +118,41 @@ class Receipt:
         """Yield what is here of a source and not handed out yet."""
         for queue in (self.pre_acknowledged, self.accepted):
             for place in queue:
-                if place.source == source and place.message is not None:
+                if place.source == source and place.message is not None and not place.is_settled:
                     yield place.message
         yield from self.held[source].values()
 
-    def cut(self, record: Record) -> list[tuple[int, Data | Rtx]]:
+    def cut(self, record: Record) -> list[Place]:
         """Cut Q at the failure line and sort the rest; return what is before it, in order.
 
-        Steps 2 to 4 of the completion.  [S003:sec.4.1] [S003:sec.4.3]
+        Steps 2 to 4 of the completion, for what was sent in each view by itself: what was sent in
+        an earlier one stays before it, on whichever side of the line.
+        [S003:sec.4.1] [S003:sec.4.3]
         """
         lines = dict(record.departed) | dict(record.lines)
-        before: list[tuple[int, Data | Rtx]] = []
+        before: list[Place] = []
         after: list[Place] = []
         for queue in (self.pre_acknowledged, self.accepted):
             for place in queue:
-                message = place.message
-                if message is not None and message.tseq < lines.get(ProcessId(place.source), 0):
-                    before.append((place.source, message))
+                line, message = lines.get(ProcessId(place.source), 0), place.message
+                if place.is_settled or (message is not None and message.tseq < line):
+                    place.is_settled = True
+                    before.append(place)
                 else:
                     after.append(place)
         for source, _, pseq in record.sent:
             held = self.held[source]
             end = number_at(pseq, self._me)
             for number in range(self.preq[source], end):
-                after.append(Place(source, number, held.pop(number, None)))
+                after.append(Place(source, number, held.pop(number, None), self.view))
             held.clear()
         self.pre_acknowledged.clear()
-        self.accepted = deque(self._sort(after, record.order))
+        after = self._sort(after, record.order)
+        first = min([place.view for place in after], default=self.view)
+        ready = [place for place in before if place.view <= first]
+        rest = [place for place in before if place.view > first] + after
+        rest.sort(key=lambda place: place.view)  # stable: before the line, then sorted
+        self.accepted = deque(rest)
         levels = self.levels()
         self.holes = [{} for _ in self.treq]
         for place in self.accepted:
@@ -148,7 +162,7 @@ class Receipt:
             self.hack[source] = max(levels[source], lines[source])
             self.preq[source] = number_at(pseq, self._me)
             self.treq[source] = sent
-        return before
+        return ready
 
     def _sort(self, after: list[Place], order: tuple[ProcessId, ...]) -> list[Place]:
         """Sort by (rank of source, PSEQ here); drop the places of departed sources."""
@@ -189,7 +203,7 @@ class GapReceipt(Receipt):
         if not self.holes[source]:
             self.hack[source] = self.treq[source]
         for number in range(expected, end):
-            place = Place(source, number, None)
+            place = Place(source, number, None, self.view)
             self.holes[source][number] = place
             self.accepted.append(place)
         self.preq[source] = end

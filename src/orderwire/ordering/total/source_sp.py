@@ -6,7 +6,8 @@ stop.  A gap is asked for (NAK) and filled (RTX), and only the source's own late
 
 from collections import deque
 
-from orderwire.kernel import Effects, Instant
+from orderwire.kernel import Effects, Indicate, Instant
+from orderwire.ordering.total.pdu import Record
 from orderwire.ordering.total.receipt import GapReceipt, Place
 from orderwire.ordering.total.tachikawa_st import TachikawaST
 
@@ -16,6 +17,15 @@ class SourceSP(TachikawaST):
 
     NAME = "source-sp"
     RECEIPT = GapReceipt
+
+    def _install_view(self, effects: Effects, record: Record) -> None:
+        super()._install_view(effects, record)
+        self._receipt.view = 0  # Nothing waits here for what was sent in another view.
+
+    def _tell_views(self, effects: Effects, next_view: int | None = None) -> None:
+        """Indicate them at once: there is no place for them in orders of single sources."""
+        effects.extend(map(Indicate, self._untold))
+        self._untold.clear()
 
     def _pre_acknowledge(self, effects: Effects, now: Instant) -> None:
         if not self._confirmed:

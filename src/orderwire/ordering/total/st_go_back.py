@@ -10,8 +10,8 @@ import msgspec
 
 from orderwire.kernel import Effects, Instant, ProcessId
 from orderwire.ordering.pdu import Multicast
-from orderwire.ordering.total.pdu import Data, Record, RstAck, Rtx, number_at
-from orderwire.ordering.total.receipt import Receipt
+from orderwire.ordering.total.pdu import Data, Record, RstAck, number_at
+from orderwire.ordering.total.receipt import Place, Receipt
 from orderwire.ordering.total.recovery import Collection
 from orderwire.ordering.total.settings import TotalSettings
 from orderwire.ordering.total.tachikawa_st import TachikawaST
@@ -20,10 +20,10 @@ from orderwire.ordering.total.tachikawa_st import TachikawaST
 class _Rewinding(Receipt):
     """What is behind the line is dropped."""
 
-    def cut(self, record: Record) -> list[tuple[int, Data | Rtx]]:
+    def cut(self, record: Record) -> list[Place]:
         lines = dict(record.departed) | dict(record.lines)
         before = [
-            (place.source, place.message)
+            place
             for queue in (self.pre_acknowledged, self.accepted)
             for place in queue
             if place.message is not None

@@ -474,6 +474,7 @@ class DataTransfer:
             self._pre_acknowledge(effects, now)
         if self._receipt.pre_acknowledged:
             self._acknowledge(effects, now)
+        self._tell_views(effects)
         if moved or advanced:
             self._hb_ns = self._settings.heartbeat_ns
             self._hb_at = NEVER
@@ -514,14 +515,17 @@ class DataTransfer:
         while accepted:
             place = accepted[0]
             message = place.message
-            if message is None or message.tseq >= stable[place.source]:
+            if message is None:
+                return
+            if not place.is_settled and message.tseq >= stable[place.source]:
                 return
             accepted.popleft()
             if self._two_phases:
-                place.awaited = self._witnesses(place, message)
+                place.awaited = [] if place.is_settled else self._witnesses(place, message)
                 receipt.pre_acknowledged.append(place)
                 self._ack_due(now)
             else:
+                self._tell_views(effects, place.view)
                 self._deliver(effects, message, place.source, now)
 
     def _witnesses(self, place: Place, message: Data | Rtx) -> list[tuple[int, int, int]]:
@@ -553,6 +557,7 @@ class DataTransfer:
         while queue and self._is_known_by_all(queue[0]):
             place = queue.popleft()
             assert place.message is not None
+            self._tell_views(effects, place.view)
             self._deliver(effects, place.message, place.source, now)
 
     def _deliver(self, effects: Effects, message: Data | Rtx, source: int, now: Instant) -> None:
@@ -578,6 +583,10 @@ class DataTransfer:
 
     def _lost(self, effects: Effects, now: Instant) -> None:
         """Act on a message to me that is missing for certain: condition (1)."""
+        raise NotImplementedError
+
+    def _tell_views(self, effects: Effects, next_view: int | None = None) -> None:
+        """Indicate what views have their place here."""
         raise NotImplementedError
 
     def _keep_future(self, source: ProcessId, pdu: Data | Rtx) -> None:

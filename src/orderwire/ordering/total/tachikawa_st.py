@@ -75,6 +75,10 @@ class TachikawaST(DataTransfer):
         """CUR."""
         self._last: RstAck | None = None
         """LAST: my RST_ACK of the epoch that I am in."""
+        self._untold: deque[Installed] = deque()
+        """Views installed, before whose place something is left to hand out."""
+        self._is_awaited = False
+        """Whether messages of the application wait outside for the window."""
         self._record = None if joining else Record((0, 0), (), (), (), ())
         """REC; a newcomer has none."""
         self._future: deque[tuple[ProcessId, Data | Rtx]] = deque()
@@ -295,8 +299,10 @@ class TachikawaST(DataTransfer):
 
     def _install(self, effects: Effects, record: Record, now: Instant) -> None:
         """Deliver what is before the line, sort the rest, enter the epoch and its view."""
-        for source, message in self._receipt.cut(record):
-            self._deliver(effects, message, source, now)
+        for place in self._receipt.cut(record):
+            assert place.message is not None
+            self._tell_views(effects, place.view)
+            self._deliver(effects, place.message, place.source, now)
         self.epoch = record.epoch
         self._record = record
         self._suspected = 0
@@ -324,7 +330,34 @@ class TachikawaST(DataTransfer):
             for source, sent, _ in record.sent:
                 self._streams.al[source][process] = sent
         departed = tuple(members_of(old & ~new))
-        effects.append(Indicate(Installed(view.number, view.members, joined, departed)))
+        self._receipt.view = view.number
+        self._untold.append(Installed(view.number, view.members, joined, departed))
+        self._tell_views(effects)
+
+    def may_send(self) -> bool:
+        """Whether the window is open; what is sent belongs to a view that has been told here."""
+        return not self._untold and super().may_send()
+
+    def await_window(self, is_awaited: bool, now: Instant) -> None:
+        """Say whether messages wait outside until `may_send`: the others are asked for room."""
+        if is_awaited != self._is_awaited:
+            self._is_awaited = is_awaited
+            if not self._stopped:
+                self._rearm(now)
+
+    def _is_unsettled(self) -> bool:
+        return self._is_awaited or super()._is_unsettled()
+
+    def _tell_views(self, effects: Effects, next_view: int | None = None) -> None:
+        """Indicate the views that nothing is left before, or that are due before `next_view`."""
+        while self._untold:
+            number = self._untold[0].number
+            if next_view is None:
+                if any(place.view < number for place in self.queued()):
+                    return
+            elif next_view < number:
+                return
+            effects.append(Indicate(self._untold.popleft()))
 
     def _forget(self, process: ProcessId) -> None:
         """Go on without a member that has departed."""
