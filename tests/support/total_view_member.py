@@ -27,7 +27,7 @@ async def main(zookeeper: str, name: str, least: int, log: Path, seed: str, fold
 
         trace = Trace(run=name, path=folder, flush_interval_ms=20)
         group = await TotalGroup.enter(
-            zookeeper, name, least=least, session_ns=1_000_000_000, trace=trace
+            zookeeper, name, least=least, session_ns=2_000_000_000, trace=trace
         )
         me = int(group.me)
         note(kind="entered", me=me)
