@@ -44,7 +44,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 def tidy(samples: Sequence[Sample]) -> list[dict[str, Any]]:
     """Return one row a series and point: its parameters, and `NAME`, `NAME_ci` of each measure.
 
-    `NAME_ci` is half the width of the interval of 95 %; None for a single seed.
+    `NAME_ci` is half the width of the interval of 95 %; None for a single seed.  What not every run
+    has, as the cost of a recovery where none was needed, is of those that have it.
     """
     groups: dict[tuple[str, str], list[Sample]] = {}
     for sample in samples:
@@ -55,8 +56,8 @@ def tidy(samples: Sequence[Sample]) -> list[dict[str, Any]]:
         first = same[0]
         row: dict[str, Any] = {"series": first.series, "algorithm": first.algorithm}
         row |= first.point | {"seeds": len(same)}
-        for name in first.measures:
-            found = mean_of([each.measures[name] for each in same])
+        for name in dict.fromkeys(name for each in same for name in each.measures):
+            found = mean_of([each.measures[name] for each in same if name in each.measures])
             row[name] = found.mean
             row[f"{name}_ci"] = None if isnan(found.half) else found.half
         rows.append(row)

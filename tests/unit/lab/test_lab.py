@@ -93,6 +93,17 @@ def test_claims_are_judged_from_the_results() -> None:
     assert (row["series"], row["members"], row["seeds"]) == ("J", 3, 2)
 
 
+@pytest.mark.parametrize("has_it", [0, 1])
+def test_a_measure_that_some_runs_lack_is_that_of_the_others(has_it: int) -> None:
+    runs = [
+        Sample(series="J", algorithm="a", point={}, seed=seed, measures={"slots": 1.0})
+        for seed in (0, 1)
+    ]
+    runs[has_it].measures["pause_slots"] = 7.0
+    (row,) = tidy(runs)
+    assert (row["slots"], row["pause_slots"], row["pause_slots_ci"]) == (1.0, 7.0, None)
+
+
 def test_growth_is_a_power() -> None:
     experiment = read_experiment(TINY.encode(), "tiny")
     claim = Claim(
