@@ -49,8 +49,9 @@ def list_experiments(as_json: bool) -> None:
     if as_json:
         emit_json(titles)
         return
+    width = max(map(len, titles)) + 2
     for name, title in titles.items():
-        emit(f"{name:<14}{title}")
+        emit(f"{name:<{width}}{title}")
 
 
 @command.command("run")

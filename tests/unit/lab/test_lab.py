@@ -215,6 +215,11 @@ def test_a_parameter_follows_the_grid() -> None:
     assert [config.floor_cap for _, _, config in points if config.floor_cap] == [3, 4]
 
 
+def test_list_tells_names_from_titles() -> None:
+    told = CliRunner().invoke(command, ["list"]).output
+    assert [line.split()[0] for line in told.splitlines()] == list(experiments())
+
+
 def test_list_is_json() -> None:
     told = CliRunner().invoke(command, ["list", "--json"])
     assert set(json.loads(told.stdout)) == set(experiments())
