@@ -15,12 +15,10 @@ from typing import TypeAlias
 
 import pytest
 import uvloop
+from quiet_links import quiet_links
 
 from orderwire.aio.broker_server import BrokerServer
-from orderwire.aio.cluster_frames import Codec
-from orderwire.aio.cluster_links import ClusterLinks
 from orderwire.aio.endpoint import Endpoint
-from orderwire.broker.replication.view import BrokerId
 from orderwire.kernel import ProcessId
 
 pytestmark = pytest.mark.network
@@ -43,21 +41,7 @@ async def member(folder: Path) -> Listening:
 
 
 async def links(folder: Path) -> Listening:
-    made = ClusterLinks(
-        BrokerId(0),
-        lambda: "cluster",
-        "first",
-        Codec({}),
-        tls=None,
-        connected=lambda broker: None,
-        disconnected=lambda broker: None,
-        process_ended=lambda broker: None,
-        received=lambda *what: None,
-        requested=lambda *what: None,
-        settled=lambda: None,
-        status=lambda: b"",
-    )
-    await made.listen("127.0.0.1", 0)
+    made = await quiet_links()
     return made.address, made.close
 
 

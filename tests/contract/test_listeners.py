@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
+from quiet_links import quiet_links
 
 from orderwire.aio import broker_server, cluster_link, cluster_links
 from orderwire.aio.broker_server import BrokerLimits, BrokerServer
-from orderwire.aio.cluster_frames import Codec
-from orderwire.aio.cluster_links import STRANGERS_MAX, ClusterLinks
-from orderwire.broker.replication.view import BrokerId
+from orderwire.aio.cluster_links import STRANGERS_MAX
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(120)]
 
@@ -89,21 +88,7 @@ def test_strangers_between_brokers_are_few_and_leave_nothing(tmp_path: Path, tls
     credentials = Authority(tmp_path, "cluster").credentials("broker") if tls else None
 
     async def work() -> None:
-        links = ClusterLinks(
-            BrokerId(0),
-            lambda: "cluster",
-            "first",
-            Codec({}),
-            tls=credentials,
-            connected=lambda broker: None,
-            disconnected=lambda broker: None,
-            process_ended=lambda broker: None,
-            received=lambda *what: None,
-            requested=lambda *what: None,
-            settled=lambda: None,
-            status=lambda: b"",
-        )
-        await links.listen("127.0.0.1", 0)
+        links = await quiet_links(credentials)
         try:
             with callers(links.address, STRANGERS_MAX + 6) as silent:
                 await shut(silent, 6)

@@ -17,7 +17,7 @@ from orderwire.kernel import (
 )
 from orderwire.ordering.pdu import Delivered, Multicast
 from orderwire.ordering.total.catalog import ALGORITHMS
-from orderwire.ordering.total.csn_pdu import Place
+from orderwire.ordering.total.csn_pdu import KeepPlace
 from orderwire.ordering.total.flushing import Message
 from orderwire.ordering.total.pdu import ChangeView, Data, Installed, Member, Nak, Suspected, Turn
 from orderwire.ordering.total.settings import TotalSettings
@@ -217,7 +217,7 @@ def test_a_delivery_that_sends_stops_nobody(name: str) -> None:
         Turn,
         tell,
         lambda *_: None,
-        place_form=Place,
+        place_form=KeepPlace,
     )
     for k in range(3):
         channel.add(ProcessId(k), entry.create(ProcessId(k), settings()))
@@ -281,7 +281,7 @@ def test_a_departed_destination_does_not_stop_the_others(name: str) -> None:
             got.append((k, indication.number))
 
     channel = SerialChannel(
-        ChannelSettings(slot_ns=SLOT_NS), 3, Turn, tell, lambda *_: None, place_form=Place
+        ChannelSettings(slot_ns=SLOT_NS), 3, Turn, tell, lambda *_: None, place_form=KeepPlace
     )
 
     for k in range(3):

@@ -3,7 +3,7 @@
 from typing import Any
 
 from orderwire.kernel import Broadcast, Effects, Indicate, Instant, ProcessId, Send
-from orderwire.ordering.total.csn_pdu import Place
+from orderwire.ordering.total.csn_pdu import KeepPlace
 from orderwire.ordering.total.pdu import Turn
 from orderwire.sim.serial_channel import ChannelSettings, SerialChannel
 
@@ -71,14 +71,14 @@ def test_a_place_stands_between_what_came_before_and_after_it_and_is_filled_when
         Turn,
         lambda *_: None,
         lambda *_: None,
-        place_form=Place,
+        place_form=KeepPlace,
     )
     counters = [Counter(), Counter()]
     for process, counter in enumerate(counters):
         channel.add(ProcessId(process), counter)
-    channel.submit(ProcessId(0), [Indicate(Place())])
+    channel.submit(ProcessId(0), [Indicate(KeepPlace())])
     assert channel.is_idle, "one that is not needed takes nothing"
-    channel.submit(ProcessId(0), [Broadcast("a"), Indicate(Place()), Broadcast("b")])
+    channel.submit(ProcessId(0), [Broadcast("a"), Indicate(KeepPlace()), Broadcast("b")])
     channel.run(100_000)
     assert counters[1].heard == ["a", "heard 1", "b"]
 

@@ -10,7 +10,7 @@ from orderwire.kernel import Destinations, Instant, ProcessId, destinations, ms,
 from orderwire.kernel.chance import stream
 from orderwire.ordering.pdu import Delivered, Multicast
 from orderwire.ordering.total.catalog import Promises, TotalOrder
-from orderwire.ordering.total.csn_pdu import Blank, Named, NumberedRtx, Place, PutAgain
+from orderwire.ordering.total.csn_pdu import Blank, KeepPlace, Named, NumberedRtx, PutAgain
 from orderwire.ordering.total.flushing import Flush
 from orderwire.ordering.total.pdu import (
     ChangeView,
@@ -138,7 +138,7 @@ class _Run:
             self._on_indication,
             self._on_put,
             None if trace is None else trace.receive,
-            place_form=Place,
+            place_form=KeepPlace,
         )
         self._counts: dict[type, int] = {}
         self._behind = BehindLines()

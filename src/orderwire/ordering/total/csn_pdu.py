@@ -8,7 +8,7 @@ from orderwire.kernel import ProcessId
 from orderwire.ordering.total.pdu import Data, Epoch, Header, Numbers, Rtx
 
 
-class Place(msgspec.Struct, frozen=True, gc=False):
+class KeepPlace(msgspec.Struct, frozen=True, gc=False):
     """Indication to the runtime: call `fill_place` when what I have sent before is on the channel.
 
     What is sent then needs no number, so what I send later need not be before it, as for `Turn`.

@@ -15,7 +15,7 @@ PDUs are taken in the order of the numbers.  Stability, acknowledgement and view
 - A number that no member has heard, as all say, is nobody's.  Its message has its place directly
   before the next one of its source that anybody has heard, which all see in its PSEQ.  While there
   there is none, its source puts it on the channel again.
-- What is asked or answered is said when the channel takes it (`Place`), by what is known then.
+- What is asked or answered is said when the channel takes it (`KeepPlace`), by what is known then.
 - Nobody sends while `future_max` numbers are not settled with everybody, so that what a member may
   still ask for, however far behind it is, is kept.
 """
@@ -29,9 +29,9 @@ import msgspec
 from orderwire.kernel import Broadcast, Effects, Indicate, Instant, ProcessId
 from orderwire.ordering.total.csn_pdu import (
     Blank,
+    KeepPlace,
     Named,
     NumberedRtx,
-    Place,
     PutAgain,
     header_of,
 )
@@ -189,7 +189,7 @@ class StCsn(TachikawaST):
         """
         if not self._place_kept:
             self._place_kept = True
-            effects.append(Indicate(Place()))
+            effects.append(Indicate(KeepPlace()))
 
     def _tell_due(self, effects: Effects, now: Instant) -> None:
         """Send one PDU, and keep the next place for what else is due."""
